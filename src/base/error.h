@@ -16,7 +16,8 @@
 
 namespace tensorfold {
 
-/// What went wrong, as far as a caller acts on it. The server maps a kind to an HTTP status, the command line to exit code 1.
+/// What went wrong, as far as a caller acts on it. The server maps a kind to an HTTP status, the command line to exit
+/// code 1.
 enum class ErrorKind {
   invalid_request,  ///< the caller's argument or request is wrong
   not_found,        ///< a file, a model, a repository, a route

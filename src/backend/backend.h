@@ -1,0 +1,212 @@
+// The operations of the design behind one interface. Every operation takes a host-built plan and device buffers and
+// returns nothing to the host; only read_draws, read_rows and the page and state transfers synchronise.
+//
+// The law each implementation keeps (DESIGN section 1): what is computed for a row depends on the row's own prefix
+// alone, never on the other rows, their number, the threads, the page size or where a chunk began.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "backend/cache.h"
+#include "backend/draw.h"
+#include "backend/plan.h"
+#include "format/tensor_store.h"
+
+namespace tensorfold::backend {
+
+/// Device memory; what lies inside is the backend's business.
+class Buffer {
+ public:
+  virtual ~Buffer() = default;
+};
+
+/// Activations: one row a plan row (or a logit row), `width` values of the backend's activation type, from column
+/// `offset` of rows that are `stride` values apart.
+struct Tensor {
+  Buffer* buffer = nullptr;
+  int64_t width = 0;
+  int64_t stride = 0;
+  int64_t offset = 0;
+  [[nodiscard]] Tensor columns(int64_t first, int64_t count) const { return {buffer, count, stride, offset + first}; }
+  explicit operator bool() const { return buffer != nullptr; }
+};
+
+/// A tensor that owns its buffer.
+struct OwnedTensor {
+  std::unique_ptr<Buffer> memory;
+  Tensor view;
+  operator Tensor() const { return view; }
+};
+
+/// One or more matrices over the same input, stacked along the outputs and repacked for this backend.
+class Projection {
+ public:
+  virtual ~Projection() = default;
+  [[nodiscard]] virtual int64_t outputs() const = 0;
+  [[nodiscard]] virtual int64_t inputs() const = 0;
+  /// Bytes that one product reads.
+  [[nodiscard]] virtual uint64_t bytes() const = 0;
+};
+
+/// A table of rows looked up by token id.
+class Embedding {
+ public:
+  virtual ~Embedding() = default;
+};
+
+/// A small fp32 vector or matrix: norm weights, convolution taps, decays, rotary frequencies.
+class Vector {
+ public:
+  virtual ~Vector() = default;
+  [[nodiscard]] virtual int64_t size() const = 0;
+};
+
+/// Which rows of the plan an operation covers. `logits`: the rows in Plan::logit_rows, output row j from plan row
+/// logit_rows[j].
+enum class RowSet { all, logits };
+
+/// y = rows(x) * W^T, optionally of RMSNorm(x), with an epilogue in the same pass.
+struct Project {
+  enum class Epilogue {
+    store,   ///< output = y
+    add,     ///< output += y (the residual)
+    swiglu,  ///< W stacks gate over up: output = silu(y[:n]) * y[n:], width n = outputs / 2
+  };
+  const Projection* weights = nullptr;
+  Tensor input;
+  const Vector* norm = nullptr;  ///< weight of an RMSNorm before the product; null: none
+  float epsilon = 0.0F;
+  Epilogue epilogue = Epilogue::store;
+  Tensor output;
+  RowSet rows = RowSet::all;
+};
+
+/// y = x * (mean(x^2) + epsilon)^(-1/2) * weight. In place is allowed.
+struct RmsNorm {
+  Tensor input;
+  const Vector* weight = nullptr;
+  float epsilon = 0.0F;
+  Tensor output;
+  RowSet rows = RowSet::all;
+};
+
+/// Rotary embedding of the first 2 * frequencies values of a head: angle = position * frequency[d].
+struct Rotary {
+  const Vector* frequencies = nullptr;  ///< null: none
+  bool interleaved = false;             ///< false: pairs (d, d + n); true: pairs (2d, 2d + 1)
+};
+
+/// Grouped-query attention over a paged entry whose rows are [kv_heads][key_dim] keys then [kv_heads][value_dim]
+/// values. Norms and rotates queries and keys, writes keys and values, attends, applies the output gate. A row sees the
+/// committed positions of its sequence and its own path in the window (or, `bidirectional`, every window row of its
+/// sequence); with `window` > 0 only positions p with own - p < window. Scores and softmax: keys in tiles of 64 at
+/// absolute positions, partial results every 512 keys, merged in order.
+struct Attention {
+  Cache* cache = nullptr;
+  int32_t entry = 0;
+  Tensor
+      query;   ///< [heads][key_dim], or with `gated` [heads][2][key_dim]: query then gate. No buffer: only write keys.
+  Tensor key;  ///< [kv_heads][key_dim]
+  Tensor value;  ///< [kv_heads][value_dim]
+  int32_t heads = 0;
+  int32_t kv_heads = 0;
+  int32_t key_dim = 0;
+  int32_t value_dim = 0;
+  const Vector* query_norm = nullptr;  ///< per-head RMSNorm weight [key_dim]; null: none
+  const Vector* key_norm = nullptr;
+  float epsilon = 0.0F;
+  Rotary rotary;
+  float scale = 1.0F;
+  int32_t window = 0;
+  bool bidirectional = false;
+  bool gated = false;  ///< output *= sigmoid(gate)
+  Tensor output;       ///< [heads][value_dim]
+};
+
+/// Causal convolution + SiLU, gates, gated delta step and gated RMSNorm of one layer (Qwen3.8-27B spec A.5, 2 to 7).
+/// A row continues from its parent row's state; roots from the sequence's committed state.
+struct GatedDelta {
+  Cache* cache = nullptr;
+  int32_t entry = 0;
+  Tensor mixed;                         ///< raw q | k | v channels before the convolution
+  Tensor gate;                          ///< z, [value_heads][value_dim]
+  Tensor beta;                          ///< b, [value_heads]
+  Tensor decay;                         ///< a, [value_heads]
+  const Vector* convolution = nullptr;  ///< [channels][kernel], tap kernel-1 multiplies the current row
+  const Vector* decay_log = nullptr;    ///< A_log [value_heads]
+  const Vector* decay_bias = nullptr;   ///< dt_bias [value_heads]
+  const Vector* norm = nullptr;         ///< [value_dim], plain multiplier
+  float epsilon = 0.0F;
+  Tensor output;  ///< [value_heads][value_dim]
+};
+
+/// What a backend is, for `info`, logs and cache keys.
+struct BackendInfo {
+  std::string name;        ///< "cpu", "cuda"
+  std::string device;      ///< what it runs on, for people
+  std::string arithmetic;  ///< names the bits: cached state is shared only between equal strings
+  uint64_t memory_bytes = 0;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  [[nodiscard]] virtual BackendInfo info() const = 0;
+
+  // Weights and memory. All throw Error(capacity) when memory ends.
+  /// Repacks `stacked` matrices (equal inputs) into one projection; reads each tensor once, in parallel.
+  virtual std::unique_ptr<Projection> load_projection(std::span<const format::Linear> stacked) = 0;
+  virtual std::unique_ptr<Embedding> load_embedding(const format::Linear& table) = 0;
+  virtual std::unique_ptr<Vector> load_vector(std::span<const float> values) = 0;
+  /// Activations for up to `rows` rows.
+  virtual OwnedTensor allocate(int64_t rows, int64_t width) = 0;
+  virtual std::unique_ptr<Cache> make_cache(const CacheLayout& layout, const CacheSize& size) = 0;
+
+  /// Uploads `plan` and runs `forward`, whose operations must all name this plan. A backend may capture what `forward`
+  /// enqueues and replay it for later plans of the same `shape` (a caller's key: same model, same outputs).
+  virtual void run(const Plan& plan, uint64_t shape, const std::function<void()>& forward) = 0;
+
+  // Operations.
+  virtual void embed(const Plan& plan, const Embedding& table, float scale, Tensor output) = 0;
+  virtual void rms_norm(const Plan& plan, const RmsNorm& arguments) = 0;
+  virtual void project(const Plan& plan, const Project& arguments) = 0;
+  virtual void attention(const Plan& plan, const Attention& arguments) = 0;
+  virtual void gated_delta(const Plan& plan, const GatedDelta& arguments) = 0;
+  /// output row j = input row rows[j]; the tensors differ and have equal widths.
+  virtual void gather_rows(std::span<const int32_t> rows, Tensor input, Tensor output) = 0;
+
+  /// Draws one token for each of `rows` from `logits` (fp32 values, vocabulary wide). Results: read_draws.
+  virtual void draw(const Plan& plan, Tensor logits, std::span<const DrawRow> rows) = 0;
+  /// Waits for the last draw; out.size() is its number of rows. The one synchronisation of a round.
+  virtual void read_draws(std::span<Drawn> out) = 0;
+
+  /// Keeps the given paths of the last forward with this plan and cache: keys and values move to their pages, recurrent
+  /// states are replayed through the forward's own step function. Sequences with keep_all take no part.
+  virtual void commit(const Plan& plan, Cache& cache, std::span<const KeptPath> kept) = 0;
+
+  // State and pages. Slots and pages of a new cache hold garbage: clear a slot before the first row of a sequence.
+  virtual void clear_state(Cache& cache, int32_t slot) = 0;
+  virtual void copy_state(Cache& cache, int32_t from, int32_t to) = 0;
+  virtual void copy_page(Cache& cache, int32_t from, int32_t to) = 0;
+  virtual void read_state(const Cache& cache, int32_t slot, std::span<std::byte> out) = 0;
+  virtual void write_state(Cache& cache, int32_t slot, std::span<const std::byte> in) = 0;
+  virtual void read_page(const Cache& cache, int32_t page, std::span<std::byte> out) = 0;
+  virtual void write_page(Cache& cache, int32_t page, std::span<const std::byte> in) = 0;
+
+  /// Copies rows [first, first + count) of `tensor` to the host as fp32, row-major [count][width]. Synchronises.
+  virtual void read_rows(Tensor tensor, int64_t first, int64_t count, std::span<float> out) = 0;
+  virtual void write_rows(Tensor tensor, int64_t first, int64_t count, std::span<const float> in) = 0;
+};
+
+/// The CPU backend; `threads` 0: one a core. `simd` names a level for tests ("portable", "avx2", "avx512"; empty:
+/// best).
+std::unique_ptr<Backend> make_cpu_backend(int threads, const std::string& simd = "");
+/// The CUDA backend on device `index`; its stand-in throws Error(unsupported).
+std::unique_ptr<Backend> make_cuda_backend(int index);
+
+}  // namespace tensorfold::backend

@@ -1,0 +1,63 @@
+// What sequences leave behind: a family describes it as a table, a backend allocates and interprets it, the engine
+// counts pages and slots without knowing the family.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace tensorfold::backend {
+
+/// Per token and layer: `width` values in pages (keys and values, latents, index keys, ...).
+struct PagedEntry {
+  std::string name;
+  int64_t width = 0;
+};
+
+/// Gated delta rule with its causal convolution (specs: Qwen3.8-27B A.5). State of one sequence:
+/// S [value_heads][value_dim][key_dim] in fp32, then the last kernel-1 raw input rows [kernel-1][channels].
+struct GatedDeltaShape {
+  int32_t key_heads = 0;
+  int32_t value_heads = 0;
+  int32_t key_dim = 0;
+  int32_t value_dim = 0;
+  int32_t kernel = 4;
+  [[nodiscard]] int64_t channels() const { return 2LL * key_heads * key_dim + 1LL * value_heads * value_dim; }
+};
+
+/// A recurrent state: one a sequence, replaced at every token. `shape` selects the step function; a further recurrence
+/// is a further alternative here and a further case in each backend.
+struct StateEntry {
+  std::string name;
+  std::variant<GatedDeltaShape> shape;
+};
+
+using CacheEntry = std::variant<PagedEntry, StateEntry>;
+
+/// Everything a model (or a draft head) keeps for a sequence; operations name an entry by its index.
+struct CacheLayout {
+  std::vector<CacheEntry> entries;
+};
+
+/// How much to allocate.
+struct CacheSize {
+  int32_t page_tokens = 64;  ///< tokens a page; any value >= 1 gives the same bits
+  int32_t pages = 0;
+  int32_t state_slots = 0;
+  int32_t window_rows = 0;  ///< most rows one plan may have
+};
+
+/// Memory of one layout; owned by the engine, interpreted by the backend that made it.
+class Cache {
+ public:
+  virtual ~Cache() = default;
+  [[nodiscard]] virtual const CacheLayout& layout() const = 0;
+  [[nodiscard]] virtual const CacheSize& size() const = 0;
+  /// Bytes of one page over all paged entries, and of one state slot over all state entries, as read_page and
+  /// read_state deliver them.
+  [[nodiscard]] virtual int64_t page_bytes() const = 0;
+  [[nodiscard]] virtual int64_t state_bytes() const = 0;
+};
+
+}  // namespace tensorfold::backend

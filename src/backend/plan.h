@@ -1,0 +1,53 @@
+// The host-built plan of one forward: which rows travel, whose they are and where their past lies.
+//
+// A row is one token of one sequence at one absolute position. Prompt chunks, single decode tokens and draft windows
+// (chains or trees) of any number of sequences are rows of one plan; that is how batching, chunked prefill and
+// verification are the same thing. Nothing computed for a row may depend on the other rows (DESIGN section 1).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace tensorfold::backend {
+
+/// The rows of one sequence inside a plan, and where its committed past lies.
+struct SequenceRows {
+  int32_t first_row = 0;
+  int32_t row_count = 0;
+  /// Committed positions 0..committed-1 are in the pages and the state slot.
+  int32_t committed = 0;
+  /// The slot of the recurrent state; -1 where the cache has none.
+  int32_t state_slot = -1;
+  /// First index into Plan::pages; page j of the sequence holds positions [j*page_tokens, (j+1)*page_tokens).
+  int32_t first_page = 0;
+  int32_t page_count = 0;
+  /// The rows are a chain that will all be kept (a prompt chunk, a serial token): the forward commits them itself.
+  /// Otherwise it reads committed state only and leaves window records for Backend::commit.
+  bool keep_all = false;
+};
+
+/// One forward. Rows of a sequence are contiguous; a parent precedes its children.
+struct Plan {
+  std::vector<int32_t> tokens;     ///< one a row
+  std::vector<int32_t> positions;  ///< absolute; a tree row's is committed + depth
+  std::vector<int32_t> parents;    ///< row index of the parent in this plan; -1: the sequence's committed state
+  std::vector<int32_t> owner;      ///< index into `sequences`, one a row
+  std::vector<SequenceRows> sequences;
+  std::vector<int32_t> pages;  ///< page ids of all sequences, back to back
+  std::vector<int32_t>
+      logit_rows;  ///< rows whose logits are wanted, ascending; row j of a logits tensor is logit_rows[j]
+
+  [[nodiscard]] int32_t rows() const { return static_cast<int32_t>(tokens.size()); }
+  [[nodiscard]] std::span<const int32_t> pages_of(const SequenceRows& sequence) const {
+    return {pages.data() + sequence.first_page, static_cast<size_t>(sequence.page_count)};
+  }
+};
+
+/// What a verified window keeps of one sequence: rows from the root on, in path order (may be empty).
+struct KeptPath {
+  int32_t sequence = 0;  ///< index into Plan::sequences
+  std::vector<int32_t> rows;
+};
+
+}  // namespace tensorfold::backend

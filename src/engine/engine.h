@@ -1,0 +1,62 @@
+// The engine: takes requests, runs rounds on one thread of its own, and streams tokens back.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "backend/backend.h"
+#include "engine/request.h"
+#include "families/model.h"
+
+namespace tensorfold::engine {
+
+struct EngineOptions {
+  int32_t context =
+      0;  ///< prompt + reply tokens of one sequence; 0: as much as memory affords, up to the native window
+  int32_t parallel = 0;  ///< running sequences; 0: auto
+  int32_t page_tokens = 64;
+  int32_t prefill_rows = 512;  ///< most prompt rows in one forward
+  double decode_share = 0.25;  ///< share of the time that running replies keep while prompts fill
+  bool drafts = true;
+  uint64_t memory_budget = 0;  ///< bytes for caches and kept prefixes; 0: 70 % of the machine's memory less the weights
+};
+
+/// Totals for health and metrics; cheap to read from any thread.
+struct EngineStatus {
+  int32_t running = 0;
+  int32_t waiting = 0;
+  int32_t lanes = 0;
+  int32_t context = 0;
+  uint64_t rounds = 0;
+  uint64_t prompt_tokens = 0;
+  uint64_t cached_tokens = 0;
+  uint64_t reply_tokens = 0;
+  uint64_t drafted = 0;
+  uint64_t accepted = 0;
+  std::string drafts_off_reason;  ///< empty, or why the load-time row check turned drafts off
+};
+
+/// Handle of a submitted request; dropping it does not cancel.
+class Ticket {
+ public:
+  virtual ~Ticket() = default;
+  /// The reply ends within one round with FinishReason::cancelled. Any thread.
+  virtual void cancel() = 0;
+};
+
+class Engine {
+ public:
+  virtual ~Engine() = default;
+  /// Queues a request. Throws Error(invalid_request) when it cannot ever run (empty prompt, ids outside the vocabulary,
+  /// more tokens than the context). Any thread.
+  virtual std::shared_ptr<Ticket> submit(Request request) = 0;
+  [[nodiscard]] virtual EngineStatus status() const = 0;
+  /// Finishes running replies with FinishReason::cancelled and stops the thread. The destructor does it too.
+  virtual void stop() = 0;
+};
+
+/// Starts an engine; runs the load-time row check first. The model and backend outlive the engine.
+std::unique_ptr<Engine> start_engine(backend::Backend& backend, families::Model& model, const EngineOptions& options);
+
+}  // namespace tensorfold::engine

@@ -1,0 +1,69 @@
+// Where tensors come from: the interface between files (or synthetic weights) and the backends that repack them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tensorfold::format {
+
+/// Element types a checkpoint may hold.
+enum class DataType { f32, f16, bf16, f8_e4m3, f8_e8m0, i8, u8, i16, u16, i32, u32, i64, u64, boolean };
+
+/// Bytes of one element.
+int64_t size_of(DataType type);
+std::string_view to_string(DataType type);
+
+/// One tensor's description; `shape` is row-major, empty for a scalar.
+struct TensorInfo {
+  std::string name;
+  DataType type = DataType::f32;
+  std::vector<int64_t> shape;
+  uint64_t bytes = 0;
+  // Where a file-backed store finds it; unused by others.
+  int32_t file = -1;
+  uint64_t offset = 0;
+};
+
+/// A set of named tensors that can be read in pieces. Reading is thread-safe.
+class TensorStore {
+ public:
+  virtual ~TensorStore() = default;
+  /// The tensor of this name, or null. The pointer lives as long as the store.
+  [[nodiscard]] virtual const TensorInfo* find(std::string_view name) const = 0;
+  /// All names, sorted.
+  [[nodiscard]] virtual std::vector<std::string> names() const = 0;
+  /// Copies out.size() bytes of `tensor` from byte `offset` on. Throws Error(io) or Error(corrupt_file).
+  virtual void read(const TensorInfo& tensor, uint64_t offset, std::span<std::byte> out) const = 0;
+  /// Says that the bytes of `tensor` will not be read again, so that page cache may be given back.
+  virtual void release(const TensorInfo&) const {}
+};
+
+/// MLX affine quantisation: w = scale * code + bias, one (scale, bias) pair for each `group_size` inputs.
+struct AffineFormat {
+  int32_t bits = 4;
+  int32_t group_size = 64;
+  bool operator==(const AffineFormat&) const = default;
+};
+
+/// A weight matrix as it lies on disk: `stack` matrices of [outputs, inputs] (stack > 1: routed experts).
+/// Quantised: weight u32 [.., outputs, inputs*bits/32], scales and biases [.., outputs, inputs/group_size].
+/// Not quantised: weight f32, f16 or bf16 [.., outputs, inputs].
+struct Linear {
+  const TensorStore* store = nullptr;
+  int64_t stack = 1;
+  int64_t outputs = 0;
+  int64_t inputs = 0;
+  std::optional<AffineFormat> affine;
+  const TensorInfo* weight = nullptr;
+  const TensorInfo* scales = nullptr;
+  const TensorInfo* biases = nullptr;
+  /// Bytes a product reads for one of the `stack` matrices.
+  [[nodiscard]] uint64_t bytes_read() const;
+};
+
+}  // namespace tensorfold::format
