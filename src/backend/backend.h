@@ -177,8 +177,8 @@ class Backend {
   virtual void project(const Plan& plan, const Project& arguments) = 0;
   virtual void attention(const Plan& plan, const Attention& arguments) = 0;
   virtual void gated_delta(const Plan& plan, const GatedDelta& arguments) = 0;
-  /// output row j = input row rows[j]; the tensors differ and have equal widths.
-  virtual void gather_rows(std::span<const int32_t> rows, Tensor input, Tensor output) = 0;
+  /// output row first + j = input row rows[j]; the tensors differ and have equal widths.
+  virtual void gather_rows(std::span<const int32_t> rows, Tensor input, Tensor output, int32_t first) = 0;
 
   /// Draws one token for each of `rows` from `logits` (fp32 values, vocabulary wide). Results: read_draws.
   virtual void draw(const Plan& plan, Tensor logits, std::span<const DrawRow> rows) = 0;

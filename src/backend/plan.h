@@ -39,6 +39,23 @@ struct Plan {
       logit_rows;  ///< rows whose logits are wanted, ascending; row j of a logits tensor is logit_rows[j]
 
   [[nodiscard]] int32_t rows() const { return static_cast<int32_t>(tokens.size()); }
+  /// Starts a sequence; its rows follow. `page_table` is copied.
+  void begin_sequence(int32_t committed, int32_t state_slot, std::span<const int32_t> page_table, bool keep_all) {
+    sequences.push_back({rows(), 0, committed, state_slot, static_cast<int32_t>(pages.size()),
+                         static_cast<int32_t>(page_table.size()), keep_all});
+    pages.insert(pages.end(), page_table.begin(), page_table.end());
+  }
+  /// Adds a row to the sequence begun last and returns its index; `parent` is a row of this plan or -1.
+  int32_t add_row(int32_t token, int32_t position, int32_t parent, bool wants_logits) {
+    const int32_t row = rows();
+    tokens.push_back(token);
+    positions.push_back(position);
+    parents.push_back(parent);
+    owner.push_back(static_cast<int32_t>(sequences.size()) - 1);
+    sequences.back().row_count += 1;
+    if (wants_logits) logit_rows.push_back(row);
+    return row;
+  }
   [[nodiscard]] std::span<const int32_t> pages_of(const SequenceRows& sequence) const {
     return {pages.data() + sequence.first_page, static_cast<size_t>(sequence.page_count)};
   }
