@@ -1,0 +1,160 @@
+#include <algorithm>
+#include <exception>
+#include <filesystem>
+#include <new>
+#include <type_traits>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "cli/command.h"
+#include "cli/version.h"
+
+namespace tensorfold::cli {
+namespace {
+
+/// Text of the value that stands in a target before parsing, for the help; empty when there is none worth showing.
+std::string default_text(const Target& target) {
+  return std::visit(
+      [](auto* value) -> std::string {
+        using Value = std::remove_pointer_t<decltype(value)>;
+        if constexpr (std::is_same_v<Value, std::string>) {
+          return *value;
+        } else if constexpr (std::is_same_v<Value, int32_t> || std::is_same_v<Value, uint64_t> ||
+                             std::is_same_v<Value, double>) {
+          return fmt::format("{}", *value);
+        } else {
+          return {};
+        }
+      },
+      target);
+}
+
+std::string help_text(const Option& option) {
+  std::string text = option.help;
+  if (!option.choices.empty()) text += fmt::format(" ({})", fmt::join(option.choices, ", "));
+  if (const std::string value = default_text(option.target); !value.empty()) text += fmt::format(" [{}]", value);
+  return text;
+}
+
+bool is_switch(const Target& target) {
+  return std::holds_alternative<bool*>(target) || std::holds_alternative<std::optional<bool>*>(target);
+}
+
+void add_option(CLI::App& app, const Option& option) {
+  CLI::Option* added = nullptr;
+  if (is_switch(option.target)) {
+    const bool stored = !option.inverted;
+    added = app.add_flag_callback(
+        option.name,
+        [target = option.target, stored] {
+          if (const auto* plain = std::get_if<bool*>(&target)) **plain = stored;
+          if (const auto* optional = std::get_if<std::optional<bool>*>(&target)) **optional = stored;
+        },
+        help_text(option));
+  } else {
+    added = std::visit(
+        [&](auto* value) -> CLI::Option* {
+          if constexpr (std::is_same_v<decltype(value), bool*> ||
+                        std::is_same_v<decltype(value), std::optional<bool>*>) {
+            return nullptr;
+          } else {
+            return app.add_option(option.name, *value, help_text(option));
+          }
+        },
+        option.target);
+    added->type_name(option.value);
+    if (std::holds_alternative<std::vector<std::string>*>(option.target)) added->expected(1)->take_all();
+    if (!option.choices.empty()) added->check(CLI::IsMember(option.choices));
+  }
+  if (!option.group.empty()) added->group(option.group);
+}
+
+void add_positional(CLI::App& app, const Positional& positional) {
+  CLI::Option* added = std::visit([&](auto* value) { return app.add_option(positional.name, *value, positional.help); },
+                                  positional.target);
+  added->type_name("");
+  if (positional.required) added->required();
+}
+
+void add_command(CLI::App& program, const Command& command) {
+  const std::string description =
+      command.description.empty() ? command.summary + "." : command.summary + ".\n\n" + command.description;
+  CLI::App* app = program.add_subcommand(command.name, description);
+  app->fallthrough(false);
+  app->positionals_at_end(false);
+  for (const Positional& positional : command.positionals) add_positional(*app, positional);
+  for (const Option& option : command.options) add_option(*app, option);
+}
+
+/// `tensorfold MODEL …` is `tensorfold serve MODEL …` when the word is a directory or looks like owner/name.
+bool means_serve(const std::string& word, const std::vector<Command>& commands) {
+  if (word.empty() || word.front() == '-') return false;
+  if (std::any_of(commands.begin(), commands.end(), [&](const Command& one) { return one.name == word; })) return false;
+  std::error_code ignored;
+  return std::filesystem::is_directory(word, ignored) || std::count(word.begin(), word.end(), '/') == 1;
+}
+
+int report(const char* message) {
+  std::fflush(stdout);
+  std::string line = message;
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  fmt::print(stderr, "tensorfold: {}\n", line);
+  return 1;
+}
+
+int run_command(const Command& command) {
+  try {
+    return command.run();
+  } catch (const std::bad_alloc&) {
+    return report("out of memory");
+  } catch (const std::exception& failure) {
+    return report(failure.what());
+  }
+}
+
+std::string command_list(const std::vector<Command>& commands) {
+  std::string text =
+      "Usage: tensorfold COMMAND [OPTIONS]\n       tensorfold MODEL [OPTIONS]   (the same as serve)\n\nCommands:\n";
+  for (const Command& command : commands) text += fmt::format("  {:<14}{}\n", command.name, command.summary);
+  text += "\n`tensorfold COMMAND --help` describes a command; --version prints the version.\n";
+  return text;
+}
+
+}  // namespace
+
+int run_program(const std::vector<Command>& commands, std::vector<std::string> arguments) {
+  if (arguments.size() == 1 && arguments[0] == "--version") {
+    fmt::print("tensorfold {}\n", version());
+    return 0;
+  }
+  if (arguments.size() == 1 && (arguments[0] == "--help" || arguments[0] == "-h" || arguments[0] == "help")) {
+    fmt::print("{}", command_list(commands));
+    return 0;
+  }
+  if (arguments.empty()) {
+    fmt::print(stderr, "{}", command_list(commands));
+    return 2;
+  }
+  if (means_serve(arguments[0], commands)) arguments.insert(arguments.begin(), "serve");
+
+  CLI::App program("An exact, fast server for local language models", "tensorfold");
+  program.require_subcommand(1);
+  for (const Command& command : commands) add_command(program, command);
+  std::reverse(arguments.begin(), arguments.end());  // CLI11 takes its arguments from the back
+  try {
+    program.parse(arguments);
+  } catch (const CLI::Success& asked) {
+    return program.exit(asked);
+  } catch (const CLI::ParseError& wrong) {
+    report(wrong.what());
+    return 2;
+  }
+  for (const Command& command : commands) {
+    if (program.got_subcommand(command.name)) return run_command(command);
+  }
+  return 2;
+}
+
+}  // namespace tensorfold::cli

@@ -1,0 +1,115 @@
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "cli/command.h"
+
+namespace tensorfold::cli {
+namespace {
+
+struct Parsed {
+  std::string model;
+  bool drafts = true;
+  int32_t port = 8080;
+  std::optional<double> temperature;
+  std::vector<std::string> aliases;
+  std::string level = "low";
+  int runs = 0;
+};
+
+Command probe_command(Parsed& parsed, const std::string& name = "serve") {
+  Command command;
+  command.name = name;
+  command.summary = "Serve a model";
+  command.positionals.push_back({"MODEL", "where it is", &parsed.model});
+  command.options.push_back({"--port", "N", "listen here", "Endpoint", &parsed.port, {}});
+  command.options.push_back({"--temperature", "F", "of sampling", "", &parsed.temperature, {}});
+  command.options.push_back({"--alias", "ID", "further name", "", &parsed.aliases, {}});
+  command.options.push_back({"--no-drafts", "", "one token a round", "", &parsed.drafts, {}, true});
+  command.options.push_back({"--level", "L", "how much", "", &parsed.level, {"low", "high"}});
+  command.run = [&parsed] { return ++parsed.runs, 0; };
+  return command;
+}
+
+int run_captured(const std::vector<Command>& commands, std::vector<std::string> arguments, std::string& errors) {
+  ::testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStderr();
+  const int code = run_program(commands, std::move(arguments));
+  errors = ::testing::internal::GetCapturedStderr();
+  ::testing::internal::GetCapturedStdout();
+  return code;
+}
+
+TEST(Program, StoresEveryKindOfOption) {
+  Parsed parsed;
+  std::string errors;
+  EXPECT_EQ(run_captured({probe_command(parsed)},
+                         {"serve", "a/b", "--port", "9", "--temperature", "0.25", "--alias", "x", "--alias", "y",
+                          "--no-drafts", "--level", "high"},
+                         errors),
+            0);
+  EXPECT_EQ(parsed.model, "a/b");
+  EXPECT_EQ(parsed.port, 9);
+  EXPECT_EQ(parsed.temperature, 0.25);
+  EXPECT_THAT(parsed.aliases, ::testing::ElementsAre("x", "y"));
+  EXPECT_FALSE(parsed.drafts);
+  EXPECT_EQ(parsed.level, "high");
+  EXPECT_EQ(parsed.runs, 1);
+  EXPECT_EQ(errors, "");
+}
+
+TEST(Program, AliasDoesNotSwallowTheModel) {
+  Parsed parsed;
+  std::string errors;
+  EXPECT_EQ(run_captured({probe_command(parsed)}, {"serve", "--alias", "x", "a/b"}, errors), 0);
+  EXPECT_EQ(parsed.model, "a/b");
+}
+
+TEST(Program, ARepositoryNameAloneMeansServe) {
+  Parsed parsed;
+  std::string errors;
+  EXPECT_EQ(run_captured({probe_command(parsed)}, {"owner/name", "--port", "1"}, errors), 0);
+  EXPECT_EQ(parsed.model, "owner/name");
+}
+
+TEST(Program, BadUsageIsOneLineAndTwo) {
+  for (const std::vector<std::string>& arguments : {std::vector<std::string>{"serve"},
+                                                    {"serve", "m", "--port", "many"},
+                                                    {"serve", "m", "--nonsense"},
+                                                    {"serve", "m", "--level", "middle"},
+                                                    {"nonsense"},
+                                                    {"serve", "m", "extra"}}) {
+    Parsed parsed;
+    std::string errors;
+    EXPECT_EQ(run_captured({probe_command(parsed)}, arguments, errors), 2) << arguments.back();
+    EXPECT_THAT(errors, ::testing::StartsWith("tensorfold: "));
+    EXPECT_EQ(std::count(errors.begin(), errors.end(), '\n'), 1) << errors;
+    EXPECT_EQ(parsed.runs, 0);
+  }
+}
+
+TEST(Program, FailureIsOneLineAndOne) {
+  Parsed parsed;
+  Command command = probe_command(parsed);
+  command.run = []() -> int { fail(ErrorKind::not_found, "no model\nat {}", "x"); };
+  std::string errors;
+  EXPECT_EQ(run_captured({command}, {"serve", "m"}, errors), 1);
+  EXPECT_EQ(errors, "tensorfold: no model at x\n");
+}
+
+TEST(Program, HelpNamesEveryOptionAndItsDefault) {
+  Parsed parsed;
+  ::testing::internal::CaptureStdout();
+  EXPECT_EQ(run_program({probe_command(parsed)}, {"serve", "--help"}), 0);
+  const std::string help = ::testing::internal::GetCapturedStdout();
+  for (const char* piece : {"--port N", "8080", "--no-drafts", "--level L", "low, high", "MODEL"}) {
+    EXPECT_THAT(help, ::testing::HasSubstr(piece));
+  }
+}
+
+}  // namespace
+}  // namespace tensorfold::cli
