@@ -145,6 +145,20 @@ struct GatedDelta {
   Tensor output;  ///< [value_heads][value_dim]
 };
 
+/// Two-tap dynamic causal convolution inside a draft block (Qwen3.8-27B spec B.3), channel c in group c / group:
+///   y_r[c] = (base[side][0][c] + dynamic_r[side][0][c / group]) x_r[c] + (base[side][1][c] + dynamic_r[side][1][..])
+///   x_q[c]
+/// where q is row r's parent in the plan; a row without one has zeros there.
+struct BlockConvolution {
+  Tensor input;
+  Tensor dynamic;                ///< [2 sides][2 taps][channels / group]
+  const Vector* base = nullptr;  ///< [2 sides][2 taps][channels]
+  int32_t side = 0;
+  int32_t group = 1;
+  bool add = false;  ///< output += y instead of output = y
+  Tensor output;
+};
+
 /// What a backend is, for `info`, logs and cache keys.
 struct BackendInfo {
   std::string name;        ///< "cpu", "cuda"
@@ -177,6 +191,7 @@ class Backend {
   virtual void project(const Plan& plan, const Project& arguments) = 0;
   virtual void attention(const Plan& plan, const Attention& arguments) = 0;
   virtual void gated_delta(const Plan& plan, const GatedDelta& arguments) = 0;
+  virtual void block_convolution(const Plan& plan, const BlockConvolution& arguments) = 0;
   /// output row first + j = input row rows[j]; the tensors differ and have equal widths.
   virtual void gather_rows(std::span<const int32_t> rows, Tensor input, Tensor output, int32_t first) = 0;
 
@@ -184,6 +199,11 @@ class Backend {
   virtual void draw(const Plan& plan, Tensor logits, std::span<const DrawRow> rows) = 0;
   /// Waits for the last draw; out.size() is its number of rows. The one synchronisation of a round.
   virtual void read_draws(std::span<Drawn> out) = 0;
+
+  /// Finds the `count` largest of each logit row by (value descending, id ascending). Results: read_candidates.
+  virtual void top_candidates(const Plan& plan, Tensor logits, int32_t count) = 0;
+  /// Waits for the last top_candidates; [logit rows][count] each.
+  virtual void read_candidates(std::span<float> values, std::span<int32_t> ids) = 0;
 
   /// Keeps the given paths of the last forward with this plan and cache: keys and values move to their pages, recurrent
   /// states are replayed through the forward's own step function. Sequences with keep_all take no part.
