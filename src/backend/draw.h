@@ -2,6 +2,7 @@
 // one source for every backend.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 
@@ -46,13 +47,24 @@ struct DrawRow {
   Penalties penalties;
   std::span<const uint32_t> mask;  ///< one bit a token, set = allowed; empty: all allowed
   int32_t forced = -1;             ///< >= 0: this token, whatever the logits say
-  int32_t top_logprobs = -1;       ///< >= 0: report the drawn token's log-probability and this many best
+  int32_t top_logprobs = -1;       ///< >= 0: report the drawn token's share and this many best (at most 20)
 };
 
-/// What came out. `probability` is the token's share at temperature 1 before any cut (draft confidence, logprobs).
-struct Drawn {
+/// A token and the natural logarithm of its share.
+struct RankedToken {
   int32_t token = -1;
-  float probability = 0.0F;
+  float logprob = 0.0F;
+};
+
+/// What came out. All but `token` only with DrawRow::top_logprobs >= 0: shares at temperature 1 of the row's logits as
+/// the model gave them (before penalties, mask and cuts).
+struct Drawn {
+  static constexpr int32_t most_logprobs = 20;
+  int32_t token = -1;
+  float probability = 0.0F;  ///< of `token`: a draft's confidence
+  float logprob = 0.0F;      ///< its logarithm
+  int32_t ranked = 0;        ///< how many of `top` are filled
+  std::array<RankedToken, most_logprobs> top{};
 };
 
 }  // namespace tensorfold::backend
