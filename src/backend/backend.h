@@ -25,6 +25,11 @@ class Buffer {
   virtual ~Buffer() = default;
 };
 
+/// How activations are kept. `full`: fp32 everywhere; the residual stream, logits, and whatever a caller is unsure of.
+/// `product`: values that only pass between two operations of a layer (product outputs, attention and delta outputs,
+/// the MLP's inner rows): a backend whose products read bf16 keeps them as bf16, the others as fp32.
+enum class Precision { full, product };
+
 /// Activations: one row a plan row (or a logit row), `width` values of the backend's activation type, from column
 /// `offset` of rows that are `stride` values apart.
 struct Tensor {
@@ -178,10 +183,11 @@ class Backend {
   virtual std::unique_ptr<Embedding> load_embedding(const format::Linear& table) = 0;
   virtual std::unique_ptr<Vector> load_vector(std::span<const float> values) = 0;
   /// Activations for up to `rows` rows.
-  virtual OwnedTensor allocate(int64_t rows, int64_t width) = 0;
+  virtual OwnedTensor allocate(int64_t rows, int64_t width, Precision precision = Precision::full) = 0;
   virtual std::unique_ptr<Cache> make_cache(const CacheLayout& layout, const CacheSize& size) = 0;
 
-  /// Uploads `plan` and runs `forward`, whose operations must all name this plan. A backend may capture what `forward`
+  /// Uploads `plan` and runs `forward`, whose operations must all name this plan. Draws, gathers, commits and transfers
+  /// stay outside `forward`. A backend may capture what `forward`
   /// enqueues and replay it for later plans of the same `shape` (a caller's key: same model, same outputs).
   virtual void run(const Plan& plan, uint64_t shape, const std::function<void()>& forward) = 0;
 
