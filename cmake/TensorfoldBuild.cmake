@@ -28,6 +28,9 @@ if(TENSORFOLD_SANITIZE)
 endif()
 
 set(TENSORFOLD_WARNINGS -Wall -Wextra -Wconversion -Wshadow -Werror)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  list(APPEND TENSORFOLD_WARNINGS -Wno-restrict)  # g++ 12 warns about its own std::string operator+ (its bug 105329)
+endif()
 
 # tensorfold_part(NAME [DEPENDS part...] [LIBRARIES target...]): the static library tensorfold_NAME from every source in
 # this folder and below, with warnings as errors.
