@@ -16,7 +16,10 @@ enum class DataType { f32, f16, bf16, f8_e4m3, f8_e8m0, i8, u8, i16, u16, i32, u
 
 /// Bytes of one element.
 int64_t size_of(DataType type);
+/// The spelling of safetensors headers: "F32", "BF16", "F8_E4M3", ...
 std::string_view to_string(DataType type);
+/// The type of that spelling, or nothing.
+std::optional<DataType> parse_data_type(std::string_view name);
 
 /// One tensor's description; `shape` is row-major, empty for a scalar.
 struct TensorInfo {

@@ -1,0 +1,79 @@
+#include "format/config.h"
+
+#include <algorithm>
+#include <string>
+
+#include "format/json_file.h"
+
+namespace tensorfold::format {
+namespace {
+
+using nlohmann::json;
+
+constexpr uint64_t kLargestConfig = 16'000'000;  // per-module quantisation maps run to megabytes
+
+/// eos_token_id is a number, a list of numbers, null or absent.
+void add_end_tokens(const json& object, const char* file, std::vector<int32_t>& tokens, ProblemList& problems) {
+  const auto found = object.find("eos_token_id");
+  if (found == object.end() || found->is_null()) return;
+  const json list = found->is_array() ? *found : json::array({*found});
+  for (const json& id : list) {
+    if (id.is_number_integer() && id >= 0 && id <= INT32_MAX) {
+      tokens.push_back(id.get<int32_t>());
+    } else {
+      problems.add("{} has the eos_token_id {}", file, printable_json(id));
+    }
+  }
+}
+
+template <typename Value>
+std::optional<Value> read_number(const json& object, const char* name, ProblemList& problems) {
+  const auto found = object.find(name);
+  if (found == object.end() || found->is_null()) return std::nullopt;
+  const double value = found->is_number() ? found->get<double>() : -1.0;
+  if (value < 0.0 || value > 1e9) {
+    problems.add("generation_config.json has the {} {}", name, printable_json(*found));
+    return std::nullopt;
+  }
+  return static_cast<Value>(value);
+}
+
+void read_sampling(const json& object, GenerationDefaults& defaults, ProblemList& problems) {
+  defaults.temperature = read_number<double>(object, "temperature", problems);
+  defaults.top_k = read_number<int32_t>(object, "top_k", problems);
+  defaults.top_p = read_number<double>(object, "top_p", problems);
+  defaults.min_p = read_number<double>(object, "min_p", problems);
+  defaults.repetition_penalty = read_number<double>(object, "repetition_penalty", problems);
+  const auto do_sample = object.find("do_sample");
+  if (do_sample == object.end()) return;
+  if (*do_sample == false) defaults.temperature = 0.0;
+  if (*do_sample == true && !defaults.temperature) defaults.temperature = 1.0;
+}
+
+}  // namespace
+
+const json& text_config(const json& config) {
+  const auto found = config.find("text_config");
+  return found != config.end() && found->is_object() ? *found : config;
+}
+
+CheckpointConfig load_config(const std::filesystem::path& directory) {
+  CheckpointConfig config;
+  ProblemList problems;
+  config.json = read_json_object(directory / "config.json", kLargestConfig, problems);
+  std::vector<int32_t>& end_tokens = config.generation.end_tokens;
+  add_end_tokens(config.json, "config.json", end_tokens, problems);
+  const json& text = text_config(config.json);
+  if (&text != &config.json) add_end_tokens(text, "config.json", end_tokens, problems);
+  if (const auto path = directory / "generation_config.json"; std::filesystem::exists(path)) {
+    const json generation = read_json_object(path, kLargestConfig, problems);
+    add_end_tokens(generation, "generation_config.json", end_tokens, problems);
+    read_sampling(generation, config.generation, problems);
+  }
+  std::sort(end_tokens.begin(), end_tokens.end());
+  end_tokens.erase(std::unique(end_tokens.begin(), end_tokens.end()), end_tokens.end());
+  problems.throw_if_any(ErrorKind::corrupt_file, directory.string());
+  return config;
+}
+
+}  // namespace tensorfold::format
