@@ -195,6 +195,8 @@ class Backend {
   virtual void embed(const Plan& plan, const Embedding& table, float scale, Tensor output) = 0;
   virtual void rms_norm(const Plan& plan, const RmsNorm& arguments) = 0;
   virtual void project(const Plan& plan, const Project& arguments) = 0;
+  /// output = input for every row of the plan; the tensors differ, have equal widths and may differ in precision.
+  virtual void copy(const Plan& plan, Tensor input, Tensor output) = 0;
   virtual void attention(const Plan& plan, const Attention& arguments) = 0;
   virtual void gated_delta(const Plan& plan, const GatedDelta& arguments) = 0;
   virtual void block_convolution(const Plan& plan, const BlockConvolution& arguments) = 0;

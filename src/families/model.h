@@ -56,6 +56,8 @@ class Model {
   [[nodiscard]] virtual backend::CacheLayout cache_layout() const = 0;
   /// Most rows a plan may have; set when the model was loaded.
   [[nodiscard]] virtual int32_t max_rows() const = 0;
+  /// Enqueues the operations of one forward; call it inside Backend::run with the same plan. So for embed, head and
+  /// DraftHead::forward.
   virtual void forward(const backend::Plan& plan, backend::Cache& cache, const ForwardOutputs& outputs) = 0;
   /// The checkpoint's own draft head, or null.
   virtual DraftHead* draft_head() { return nullptr; }
