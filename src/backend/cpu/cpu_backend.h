@@ -1,0 +1,166 @@
+// The CPU backend: every operation of backend/backend.h on a pool of threads, fp32 activations and caches.
+//
+// Who computes what: products split over output tiles, norms over rows, attention over (row, key head, partition),
+// recurrences over (sequence, value head). No split and no row count changes an order of summation; the orders stand in
+// product_kernels.h, attention_kernels.h and row_kernels.h.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/cpu/cpu_cache.h"
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/packed_matrix.h"
+#include "base/thread_pool.h"
+
+namespace tensorfold::backend::cpu {
+
+/// Activations: rows of fp32.
+struct CpuBuffer final : Buffer {
+  explicit CpuBuffer(size_t bytes) : memory(bytes, "activations") {}
+  AlignedBytes memory;
+};
+
+struct CpuVector final : Vector {
+  [[nodiscard]] int64_t size() const override { return static_cast<int64_t>(values.size()); }
+  /// The vector read as [n][columns], turned to [columns][n]; made on first use.
+  const float* transposed(int64_t columns) const;
+  std::vector<float> values;
+
+ private:
+  mutable std::vector<float> turned_;
+};
+
+struct CpuProjection final : Projection {
+  [[nodiscard]] int64_t outputs() const override { return output_count; }
+  [[nodiscard]] int64_t inputs() const override { return parts.front().inputs; }
+  [[nodiscard]] uint64_t bytes() const override;
+  std::vector<PackedMatrix> parts;
+  std::vector<int64_t> first_output;  ///< of each part
+  int64_t output_count = 0;
+  int64_t tiles = 0;
+};
+
+/// The table as it lies on disk; rows are dequantised when they are looked up.
+struct CpuEmbedding final : Embedding {
+  int64_t rows = 0;
+  int64_t width = 0;
+  int32_t bits = 0;  ///< 0: not quantised
+  int64_t group = 0;
+  format::DataType type = format::DataType::f32;  ///< of the elements, or of the pairs
+  int64_t row_bytes = 0;
+  int64_t pair_row_bytes = 0;
+  AlignedBytes codes, scales, biases;
+};
+
+/// Memory that grows to what an operation asks for and is used again by the next.
+class Workspace {
+ public:
+  float* floats(int64_t count);
+
+ private:
+  AlignedBytes memory_;
+};
+
+class CpuBackend final : public Backend {
+ public:
+  CpuBackend(int threads, const std::string& level);
+
+  [[nodiscard]] BackendInfo info() const override;
+  std::unique_ptr<Projection> load_projection(std::span<const format::Linear> stacked) override;
+  std::unique_ptr<Embedding> load_embedding(const format::Linear& table) override;
+  std::unique_ptr<Vector> load_vector(std::span<const float> values) override;
+  OwnedTensor allocate(int64_t rows, int64_t width) override;
+  std::unique_ptr<Cache> make_cache(const CacheLayout& layout, const CacheSize& size) override;
+  void run(const Plan& plan, uint64_t shape, const std::function<void()>& forward) override;
+
+  void embed(const Plan& plan, const Embedding& table, float scale, Tensor output) override;
+  void rms_norm(const Plan& plan, const RmsNorm& arguments) override;
+  void project(const Plan& plan, const Project& arguments) override;
+  void attention(const Plan& plan, const Attention& arguments) override;
+  void gated_delta(const Plan& plan, const GatedDelta& arguments) override;
+  void block_convolution(const Plan& plan, const BlockConvolution& arguments) override;
+  void gather_rows(std::span<const int32_t> rows, Tensor input, Tensor output, int32_t first) override;
+  void draw(const Plan& plan, Tensor logits, std::span<const DrawRow> rows) override;
+  void read_draws(std::span<Drawn> out) override;
+  void top_candidates(const Plan& plan, Tensor logits, int32_t count) override;
+  void read_candidates(std::span<float> values, std::span<int32_t> ids) override;
+  void commit(const Plan& plan, Cache& cache, std::span<const KeptPath> kept) override;
+  void clear_state(Cache& cache, int32_t slot) override;
+  void copy_state(Cache& cache, int32_t from, int32_t to) override;
+  void copy_page(Cache& cache, int32_t from, int32_t to) override;
+  void read_state(const Cache& cache, int32_t slot, std::span<std::byte> out) override;
+  void write_state(Cache& cache, int32_t slot, std::span<const std::byte> in) override;
+  void read_page(const Cache& cache, int32_t page, std::span<std::byte> out) override;
+  void write_page(Cache& cache, int32_t page, std::span<const std::byte> in) override;
+  void read_rows(Tensor tensor, int64_t first, int64_t count, std::span<float> out) override;
+  void write_rows(Tensor tensor, int64_t first, int64_t count, std::span<const float> in) override;
+
+ private:
+  /// What a plan's rows mean for caches, worked out once a forward.
+  struct PlanView {
+    const Plan* plan = nullptr;
+    uint64_t forward = 0;
+    std::vector<int32_t> window_index;  ///< of a row among the rows that are not committed; -1: committed at once
+    int32_t window_rows = 0;
+    std::vector<int32_t> depth;  ///< rows above it on its own path
+  };
+  struct DeltaInputs;
+
+  static PlanView view_of(const Plan& plan, uint64_t forward);
+  void check_running(const Plan& plan) const;
+  float* worker_floats(int worker, int64_t count) { return workers_[static_cast<size_t>(worker)].floats(count); }
+
+  // project.cpp
+  const float* stage_inputs(const Plan& plan, const Project& arguments, int64_t rows, int64_t stride);
+  CpuBuffer* projected_buffer(int64_t floats);
+  void multiply(const CpuProjection& weights, const float* x, int64_t stride, int64_t rows, bool add, Tensor output);
+
+  // attention.cpp
+  void store_keys(const Plan& plan, const Attention& arguments, const float* rotation);
+  const float* stage_queries(const Plan& plan, const Attention& arguments, const float* rotation);
+  void attend(const Plan& plan, const Attention& arguments, const float* queries);
+  /// Cache rows of the keys at path places [first, first + count) of a row's sequence.
+  void find_keys(const Plan& plan, const Attention& arguments, int32_t row, int64_t first, int64_t count,
+                 const float** rows) const;
+  static void check_pages(const Plan& plan, const CpuCache& cache);
+  static void commit_pages(const Plan& plan, const PlanView& view, CpuCache& cache, int32_t entry,
+                           const KeptPath& path);
+
+  // gated_delta.cpp
+  void delta_inputs(const GatedDelta& arguments, const GatedDeltaShape& shape, DeltaInputs& inputs);
+  void walk_states(const Plan& plan, const GatedDelta& arguments, const GatedDeltaShape& shape,
+                   const DeltaInputs& inputs);
+  /// The step of one row and value head, without state and output.
+  static DeltaStep step_of(const GatedDeltaShape& shape, const DeltaInputs& inputs, int64_t row, int64_t head);
+  void replay_delta(CpuCache& cache, int32_t entry, int32_t slot, std::span<const float* const> records);
+
+  const KernelTable& kernels_;
+  ThreadPool threads_;
+  std::vector<Workspace> workers_;
+  Workspace staged_, rotation_, queries_, results_, delta_;
+  std::unique_ptr<CpuBuffer> projected_;
+  PlanView view_;
+  bool running_ = false;
+  uint64_t forwards_ = 0;
+  std::vector<Drawn> drawn_;
+  std::vector<float> candidate_values_;
+  std::vector<int32_t> candidate_ids_;
+};
+
+inline float* row_of(Tensor tensor, int64_t row) {
+  return static_cast<CpuBuffer*>(tensor.buffer)->memory.floats() + row * tensor.stride + tensor.offset;
+}
+
+/// How many rows an operation covers, and the plan row of its row j.
+inline int64_t row_count(const Plan& plan, RowSet rows) {
+  return rows == RowSet::all ? plan.rows() : static_cast<int64_t>(plan.logit_rows.size());
+}
+inline int64_t plan_row(const Plan& plan, RowSet rows, int64_t j) {
+  return rows == RowSet::all ? j : plan.logit_rows[static_cast<size_t>(j)];
+}
+
+}  // namespace tensorfold::backend::cpu

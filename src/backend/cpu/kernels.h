@@ -1,0 +1,79 @@
+// The kernels of one SIMD level behind function pointers. Each is written once, as a template over sixteen lanes
+// (product_kernels.h and its neighbours), and compiled once a level; all levels give the same bits.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "backend/cpu/packed_matrix.h"
+
+namespace tensorfold::backend::cpu {
+
+/// Most input rows that dot_tile takes at once.
+inline constexpr int64_t kTileRows = 6;
+
+/// One partition of attention: queries of `heads` heads that share a key head, against `count` keys.
+/// Result of a head: value_dim weighted sums, then their maximum score and the sum of weights (result_stride apart).
+struct AttendPartition {
+  const float* const* rows = nullptr;  ///< cache row (all heads) of each key
+  int64_t first_position = 0;          ///< absolute position of rows[0]; tiles are 64-aligned in absolute positions
+  int64_t count = 0;                   ///< >= 1
+  int64_t key_offset = 0;              ///< of this key head within a cache row
+  int64_t value_offset = 0;
+  int64_t key_dim = 0;
+  int64_t value_dim = 0;
+  int64_t heads = 0;
+  const float* queries = nullptr;  ///< [heads][key_dim]
+  float scale = 1.0F;
+  float* results = nullptr;
+  int64_t result_stride = 0;
+};
+
+/// One token's gated delta step of one value head.
+struct DeltaStep {
+  float* state = nullptr;         ///< [value_dim][key_dim], updated
+  const float* source = nullptr;  ///< the state before; may be `state`
+  const float* query = nullptr;   ///< normalised; null: the output is not wanted
+  const float* key = nullptr;     ///< normalised
+  const float* value = nullptr;
+  float decay = 1.0F;
+  float beta = 0.0F;
+  int64_t key_dim = 0;
+  int64_t value_dim = 0;
+  float* output = nullptr;  ///< [value_dim]
+};
+
+struct KernelTable {
+  const char* level = "";
+
+  /// Dequantises one slice of a tile: panel[inputs / 16][kTileOutputs][16]. `slice` points to its scales.
+  void (*unpack_slice)(const PackedMatrix& matrix, const std::byte* slice, int64_t inputs, float* panel);
+  /// sums[r][o] = the slice's dot product of input row r (`stride` apart) and panel output o; 1 <= rows <= kTileRows.
+  void (*dot_tile)(const float* x, int64_t stride, int64_t rows, const float* panel, int64_t inputs, float* sums);
+
+  /// to = from * (mean(from^2) + epsilon)^(-1/2) [* weight]; weight may be null.
+  void (*rms_norm)(const float* from, const float* weight, int64_t n, float epsilon, float* to);
+  void (*add)(const float* from, int64_t n, float* to);                      ///< to += from
+  void (*swiglu)(const float* gate, const float* up, int64_t n, float* to);  ///< to = silu(gate) * up
+  void (*multiply_sigmoid)(const float* gate, int64_t n, float* to);         ///< to *= sigmoid(gate)
+  void (*multiply_silu)(const float* gate, int64_t n, float* to);            ///< to *= silu(gate)
+  void (*scale)(float factor, int64_t n, float* to);                         ///< to *= factor
+
+  void (*attend)(const AttendPartition& partition);
+  /// Merges `count` partition results (`stride` apart) in order and divides: to = [value_dim].
+  void (*merge)(const float* results, int64_t count, int64_t stride, int64_t value_dim, float* to);
+
+  /// to = silu(sum_j taps[j] * rows[j]), j ascending, `channels` wide; a null row is zero.
+  void (*convolve)(const float* const* rows, const float* taps, int64_t kernel, int64_t channels, float* to);
+  void (*delta_step)(const DeltaStep& step);
+};
+
+const KernelTable& portable_kernels();
+const KernelTable& avx512_kernels();
+
+/// The best level this processor has, or the one named ("portable", "avx512"); also read from TENSORFOLD_SIMD when
+/// `level` is empty. Throws Error(unsupported) for a level that is unknown or not available here.
+const KernelTable& select_kernels(const std::string& level);
+
+}  // namespace tensorfold::backend::cpu

@@ -1,0 +1,33 @@
+// The table of one level from the templates.
+#pragma once
+
+#include "backend/cpu/attention_kernels.h"
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/product_kernels.h"
+#include "backend/cpu/row_kernels.h"
+
+namespace tensorfold::backend::cpu {
+
+template <typename L>
+KernelTable make_kernel_table(const char* level) {
+  using Product = ProductKernels<L>;
+  using Row = RowKernels<L>;
+  using Attention = AttentionKernels<L>;
+  KernelTable table;
+  table.level = level;
+  table.unpack_slice = Product::unpack_slice;
+  table.dot_tile = Product::dot_tile;
+  table.rms_norm = Row::rms_norm;
+  table.add = Row::add;
+  table.swiglu = Row::swiglu;
+  table.multiply_sigmoid = Row::multiply_sigmoid;
+  table.multiply_silu = Row::multiply_silu;
+  table.scale = Row::scale;
+  table.attend = Attention::attend;
+  table.merge = Attention::merge;
+  table.convolve = Row::convolve;
+  table.delta_step = Row::delta_step;
+  return table;
+}
+
+}  // namespace tensorfold::backend::cpu

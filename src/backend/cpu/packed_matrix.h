@@ -1,0 +1,81 @@
+// How a weight matrix lies in memory for the CPU kernels.
+//
+// Outputs go in tiles of kTileOutputs rows, inputs in slices of kSliceInputs. A tile's slices follow each other, so a
+// thread that computes a range of tiles reads one contiguous stream. Inside a slice stand the groups' scales
+// [output][group], their biases, then the codes in 64-byte words: for each run of inputs, one word an output. A word is
+// arranged so that 32-bit lane l always holds inputs k = l mod 16 (the dot product's lanes):
+//   nibble  128 inputs: nibble j of lane l is input 16 j + l
+//   byte     64 inputs: byte j of lane l is input 16 j + l
+//   bf16     32 inputs: half j of lane l is input 16 j + l
+//   f32      16 inputs
+// Missing outputs and inputs (padding to a tile, to kInputPadding) are zero weights.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "base/thread_pool.h"
+#include "format/tensor_store.h"
+
+namespace tensorfold::backend::cpu {
+
+inline constexpr int64_t kTileOutputs = 4;
+inline constexpr int64_t kSliceInputs = 1024;
+inline constexpr int64_t kInputPadding = 128;
+
+/// Memory aligned to a cache line, not initialised.
+class AlignedBytes {
+ public:
+  AlignedBytes() = default;
+  /// Throws Error(capacity) naming `what` when memory ends.
+  AlignedBytes(size_t bytes, const char* what);
+  [[nodiscard]] std::byte* data() const { return memory_.get(); }
+  [[nodiscard]] size_t size() const { return size_; }
+  [[nodiscard]] float* floats() const { return reinterpret_cast<float*>(memory_.get()); }
+
+ private:
+  struct Free {
+    void operator()(std::byte* pointer) const;
+  };
+  std::unique_ptr<std::byte, Free> memory_;
+  size_t size_ = 0;
+};
+
+enum class CodeKind { nibble, byte, bf16, f32 };
+
+struct PackedMatrix {
+  CodeKind kind = CodeKind::f32;
+  bool wide_pairs = false;  ///< scales and biases are f32, not bf16
+  int64_t group = 0;        ///< inputs a group; 0: not quantised
+  int64_t outputs = 0;
+  int64_t inputs = 0;
+  int64_t padded_inputs = 0;
+  int64_t tiles = 0;
+  int64_t tile_bytes = 0;
+  AlignedBytes memory;
+
+  [[nodiscard]] int64_t slices() const { return (padded_inputs + kSliceInputs - 1) / kSliceInputs; }
+  [[nodiscard]] int64_t slice_inputs(int64_t slice) const {
+    const int64_t left = padded_inputs - slice * kSliceInputs;
+    return left < kSliceInputs ? left : kSliceInputs;
+  }
+  /// Bytes of the scales and biases, and of the codes, of a slice of `count` inputs.
+  [[nodiscard]] int64_t pair_bytes(int64_t count) const;
+  [[nodiscard]] int64_t code_bytes(int64_t count) const;
+  [[nodiscard]] const std::byte* tile(int64_t index) const { return memory.data() + index * tile_bytes; }
+};
+
+/// Reads and repacks one matrix (of `linear.stack` matrices, number `member`), in parallel, each byte once.
+PackedMatrix pack_matrix(const format::Linear& linear, int64_t member, ThreadPool& threads);
+
+/// Dequantises a row as it lies on disk: `codes` are the row's bytes, `scales` and `biases` its groups' pairs.
+/// Not quantised: `codes` are elements of `type` and the pairs are null.
+void unpack_affine_codes(std::span<const std::byte> row, int32_t bits, std::span<uint8_t> codes);
+/// Widens `count` elements of f32, f16 or bf16 to fp32, exactly.
+void widen(format::DataType type, const std::byte* from, int64_t count, float* to);
+/// Throws Error(unsupported or corrupt_file) unless the linear's tensors have the types and sizes it claims.
+void check_linear(const format::Linear& linear);
+
+}  // namespace tensorfold::backend::cpu

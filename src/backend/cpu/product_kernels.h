@@ -1,0 +1,156 @@
+// Matrix products. The order of every dot product, whatever the level and the number of rows: slices of kSliceInputs
+// inputs in order; inside a slice lane l sums w[k] x[k] over k = l mod 16 with fma in k order; lanes by the fixed tree.
+// Dequantised weight: fma(code, scale, bias).
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+
+#include "backend/cpu/kernels.h"
+
+namespace tensorfold::backend::cpu {
+
+template <typename L>
+struct ProductKernels {
+  using F = typename L::F;
+  using I = typename L::I;
+
+  /// The scales (index 0..) and biases of a slice as fp32, [2][kTileOutputs][groups].
+  static const float* widen_pairs(const PackedMatrix& matrix, const std::byte* from, int64_t groups, float* to) {
+    if (matrix.wide_pairs) return reinterpret_cast<const float*>(from);
+    const int64_t count = 2 * kTileOutputs * groups;
+    for (int64_t i = 0; i < count; i += 16) {  // the pairs' room is a multiple of 64 bytes
+      L::store(to + i, L::from_bits(L::template shift_left<16>(L::load_halves(from + i * 2))));
+    }
+    return to;
+  }
+
+  template <int group>
+  static void unpack_nibbles(const PackedMatrix& matrix, const std::byte* slice, int64_t inputs, float* panel) {
+    alignas(64) float room[2 * kTileOutputs * (kSliceInputs / 32) + 16];
+    const int64_t groups = inputs / group;
+    const float* scales = widen_pairs(matrix, slice, groups, room);
+    const float* biases = scales + kTileOutputs * groups;
+    const std::byte* codes = slice + matrix.pair_bytes(inputs);
+    for (int64_t chunk = 0; chunk < inputs / 128; ++chunk) {
+      for (int64_t o = 0; o < kTileOutputs; ++o) {
+        const I word = L::load_integers(codes + (chunk * kTileOutputs + o) * 64);
+        float* to = panel + (chunk * 8 * kTileOutputs + o) * 16;
+        F table;
+        const auto put = [&]<int place>() {
+          if constexpr (place * 16 % group == 0) {
+            const int64_t g = o * groups + (chunk * 128 + place * 16) / group;
+            table = L::table(scales[g], biases[g]);
+          }
+          L::store(to + place * kTileOutputs * 16, L::look_up(table, L::template shift_right<place * 4>(word)));
+        };
+        put.template operator()<0>();
+        put.template operator()<1>();
+        put.template operator()<2>();
+        put.template operator()<3>();
+        put.template operator()<4>();
+        put.template operator()<5>();
+        put.template operator()<6>();
+        put.template operator()<7>();
+      }
+    }
+  }
+
+  static void unpack_bytes(const PackedMatrix& matrix, const std::byte* slice, int64_t inputs, float* panel) {
+    alignas(64) float room[2 * kTileOutputs * (kSliceInputs / 32) + 16];
+    const int64_t groups = inputs / matrix.group;
+    const float* scales = widen_pairs(matrix, slice, groups, room);
+    const float* biases = scales + kTileOutputs * groups;
+    const std::byte* codes = slice + matrix.pair_bytes(inputs);
+    const I low = L::set_integer(255);
+    for (int64_t chunk = 0; chunk < inputs / 64; ++chunk) {
+      for (int64_t o = 0; o < kTileOutputs; ++o) {
+        const I word = L::load_integers(codes + (chunk * kTileOutputs + o) * 64);
+        float* to = panel + (chunk * 4 * kTileOutputs + o) * 16;
+        const auto put = [&]<int place>() {
+          const int64_t g = o * groups + (chunk * 64 + place * 16) / matrix.group;
+          const F code = L::to_float(L::both(L::template shift_right<place * 8>(word), low));
+          L::store(to + place * kTileOutputs * 16, L::fma(code, L::set(scales[g]), L::set(biases[g])));
+        };
+        put.template operator()<0>();
+        put.template operator()<1>();
+        put.template operator()<2>();
+        put.template operator()<3>();
+      }
+    }
+  }
+
+  static void unpack_bf16(const std::byte* codes, int64_t inputs, float* panel) {
+    const I high = L::set_integer(0xFFFF0000U);
+    for (int64_t chunk = 0; chunk < inputs / 32; ++chunk) {
+      for (int64_t o = 0; o < kTileOutputs; ++o) {
+        const I word = L::load_integers(codes + (chunk * kTileOutputs + o) * 64);
+        float* to = panel + (chunk * 2 * kTileOutputs + o) * 16;
+        L::store(to, L::from_bits(L::template shift_left<16>(word)));
+        L::store(to + kTileOutputs * 16, L::from_bits(L::both(word, high)));
+      }
+    }
+  }
+
+  static void unpack_slice(const PackedMatrix& matrix, const std::byte* slice, int64_t inputs, float* panel) {
+    switch (matrix.kind) {
+      case CodeKind::nibble:
+        if (matrix.group == 32) return unpack_nibbles<32>(matrix, slice, inputs, panel);
+        if (matrix.group == 64) return unpack_nibbles<64>(matrix, slice, inputs, panel);
+        return unpack_nibbles<128>(matrix, slice, inputs, panel);
+      case CodeKind::byte:
+        return unpack_bytes(matrix, slice, inputs, panel);
+      case CodeKind::bf16:
+        return unpack_bf16(slice, inputs, panel);
+      case CodeKind::f32:
+        std::memcpy(panel, slice, static_cast<size_t>(inputs * kTileOutputs) * sizeof(float));
+        return;
+    }
+  }
+
+  template <int rows>
+  static void dot_rows(const float* x, int64_t stride, const float* panel, int64_t inputs, float* sums) {
+    F lanes[16 * ((rows * kTileOutputs + 15) / 16)];
+    for (F& lane : lanes) lane = L::zero();
+    for (int64_t k = 0; k < inputs; k += 16) {
+      F weight[kTileOutputs];
+      for (int64_t o = 0; o < kTileOutputs; ++o) weight[o] = L::load(panel + (k * kTileOutputs) + o * 16);
+      for (int r = 0; r < rows; ++r) {
+        const F value = L::load(x + r * stride + k);
+        for (int64_t o = 0; o < kTileOutputs; ++o) {
+          F& lane = lanes[r * kTileOutputs + o];
+          lane = L::fma(weight[o], value, lane);
+        }
+      }
+    }
+    constexpr int64_t count = rows * kTileOutputs;
+    for (int64_t i = 0; i < count; i += 16) {
+      const F total = L::sums(lanes + i);
+      if (count - i >= 16) {
+        L::store(sums + i, total);
+      } else {
+        L::store_part(sums + i, total, count - i);
+      }
+    }
+  }
+
+  static void dot_tile(const float* x, int64_t stride, int64_t rows, const float* panel, int64_t inputs, float* sums) {
+    switch (rows) {
+      case 1:
+        return dot_rows<1>(x, stride, panel, inputs, sums);
+      case 2:
+        return dot_rows<2>(x, stride, panel, inputs, sums);
+      case 3:
+        return dot_rows<3>(x, stride, panel, inputs, sums);
+      case 4:
+        return dot_rows<4>(x, stride, panel, inputs, sums);
+      case 5:
+        return dot_rows<5>(x, stride, panel, inputs, sums);
+      default:
+        return dot_rows<6>(x, stride, panel, inputs, sums);
+    }
+  }
+};
+
+}  // namespace tensorfold::backend::cpu

@@ -1,0 +1,105 @@
+// Kernels over one row: norms, activations, the causal convolution and the gated delta step.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/lane_math.h"
+
+namespace tensorfold::backend::cpu {
+
+template <typename L>
+struct RowKernels {
+  using F = typename L::F;
+  using M = LaneMath<L>;
+
+  static void rms_norm(const float* from, const float* weight, int64_t n, float epsilon, float* to) {
+    const float mean = M::dot(from, from, n) / static_cast<float>(n);
+    const F factor = L::set(1.0F / std::sqrt(mean + epsilon));
+    M::blocks(n, [&](int64_t i, int64_t count) {
+      F value = L::mul(M::load(from + i, count), factor);
+      if (weight != nullptr) value = L::mul(value, M::load(weight + i, count));
+      M::store(to + i, value, count);
+    });
+  }
+
+  static void add(const float* from, int64_t n, float* to) {
+    M::blocks(n, [&](int64_t i, int64_t count) {
+      M::store(to + i, L::add(M::load(to + i, count), M::load(from + i, count)), count);
+    });
+  }
+
+  static void swiglu(const float* gate, const float* up, int64_t n, float* to) {
+    M::blocks(n, [&](int64_t i, int64_t count) {
+      M::store(to + i, L::mul(M::silu(M::load(gate + i, count)), M::load(up + i, count)), count);
+    });
+  }
+
+  static void multiply_sigmoid(const float* gate, int64_t n, float* to) {
+    M::blocks(n, [&](int64_t i, int64_t count) {
+      M::store(to + i, L::mul(M::load(to + i, count), M::sigmoid(M::load(gate + i, count))), count);
+    });
+  }
+
+  static void multiply_silu(const float* gate, int64_t n, float* to) {
+    M::blocks(n, [&](int64_t i, int64_t count) {
+      M::store(to + i, L::mul(M::load(to + i, count), M::silu(M::load(gate + i, count))), count);
+    });
+  }
+
+  static void scale(float factor, int64_t n, float* to) {
+    const F value = L::set(factor);
+    M::blocks(n, [&](int64_t i, int64_t count) { M::store(to + i, L::mul(M::load(to + i, count), value), count); });
+  }
+
+  static void convolve(const float* const* rows, const float* taps, int64_t kernel, int64_t channels, float* to) {
+    M::blocks(channels, [&](int64_t i, int64_t count) {
+      F sum = L::zero();
+      for (int64_t j = 0; j < kernel; ++j) {
+        if (rows[j] == nullptr) continue;
+        sum = L::fma(M::load(taps + j * channels + i, count), M::load(rows[j] + i, count), sum);
+      }
+      M::store(to + i, M::silu(sum), count);
+    });
+  }
+
+  /// S' = decay S; e = S' k; delta = beta (v - e); S = S' + delta k^T; o = S q (Qwen3.8-27B specification A.5, 6).
+  /// Sixteen rows of S at a time, so that their dot products share the reduction.
+  static void delta_step(const DeltaStep& step) {
+    const F decay = L::set(step.decay);
+    const F beta = L::set(step.beta);
+    F lanes[16];
+    for (int64_t first = 0; first < step.value_dim; first += 16) {
+      const int64_t rows = step.value_dim - first < 16 ? step.value_dim - first : 16;
+      const float* source = step.source + first * step.key_dim;
+      float* state = step.state + first * step.key_dim;
+      for (F& lane : lanes) lane = L::zero();
+      for (int64_t r = 0; r < rows; ++r) {
+        F sum = L::zero();
+        M::blocks(step.key_dim, [&](int64_t i, int64_t count) {
+          const F decayed = L::mul(M::load(source + r * step.key_dim + i, count), decay);
+          M::store(state + r * step.key_dim + i, decayed, count);
+          sum = L::fma(decayed, M::load(step.key + i, count), sum);
+        });
+        lanes[r] = sum;
+      }
+      alignas(64) float delta[16];
+      L::store(delta, L::mul(beta, L::sub(M::load(step.value + first, rows), L::sums(lanes))));
+      for (int64_t r = 0; r < rows; ++r) {
+        const F factor = L::set(delta[r]);
+        F sum = L::zero();
+        M::blocks(step.key_dim, [&](int64_t i, int64_t count) {
+          float* row = state + r * step.key_dim + i;
+          const F updated = L::fma(factor, M::load(step.key + i, count), M::load(row, count));
+          M::store(row, updated, count);
+          if (step.query != nullptr) sum = L::fma(updated, M::load(step.query + i, count), sum);
+        });
+        lanes[r] = sum;
+      }
+      if (step.query != nullptr) M::store(step.output + first, L::sums(lanes), rows);
+    }
+  }
+};
+
+}  // namespace tensorfold::backend::cpu
