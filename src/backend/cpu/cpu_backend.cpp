@@ -11,6 +11,7 @@
 #include "backend/cpu/lanes_portable.h"
 #include "backend/keyed_sampling.h"
 #include "base/error.h"
+#include "format/floats.h"
 
 namespace tensorfold::backend::cpu {
 namespace {
@@ -29,14 +30,17 @@ void look_up_row(const CpuEmbedding& table, int64_t row, float scale, std::vecto
                  std::vector<float>& pairs, float* to) {
   const std::byte* bytes = table.codes.data() + row * table.row_bytes;
   if (table.bits == 0) {
-    widen(table.type, bytes, table.width, to);
+    format::widen(table.type, {bytes, static_cast<size_t>(table.row_bytes)}, {to, static_cast<size_t>(table.width)});
   } else {
     const int64_t groups = table.width / table.group;
     codes.resize(static_cast<size_t>(table.width));
     pairs.resize(static_cast<size_t>(2 * groups));
     unpack_affine_codes({bytes, static_cast<size_t>(table.row_bytes)}, table.bits, codes);
-    widen(table.type, table.scales.data() + row * table.pair_row_bytes, groups, pairs.data());
-    widen(table.type, table.biases.data() + row * table.pair_row_bytes, groups, pairs.data() + groups);
+    const auto count = static_cast<size_t>(groups);
+    const auto pair_bytes = static_cast<size_t>(table.pair_row_bytes);
+    const std::span<float> both(pairs);
+    format::widen(table.type, {table.scales.data() + row * table.pair_row_bytes, pair_bytes}, both.first(count));
+    format::widen(table.type, {table.biases.data() + row * table.pair_row_bytes, pair_bytes}, both.last(count));
     for (int64_t k = 0; k < table.width; ++k) {
       const auto group = static_cast<size_t>(k / table.group);
       to[k] = fused_multiply_add(static_cast<float>(codes[static_cast<size_t>(k)]), pairs[group],
@@ -142,7 +146,7 @@ std::unique_ptr<Vector> CpuBackend::load_vector(std::span<const float> values) {
   return vector;
 }
 
-OwnedTensor CpuBackend::allocate(int64_t rows, int64_t width) {
+OwnedTensor CpuBackend::allocate(int64_t rows, int64_t width, Precision) {
   const int64_t stride = (width + 15) / 16 * 16;
   OwnedTensor tensor;
   tensor.memory = std::make_unique<CpuBuffer>(static_cast<size_t>(rows * stride) * sizeof(float));
@@ -229,6 +233,11 @@ void CpuBackend::gather_rows(std::span<const int32_t> rows, Tensor input, Tensor
   for (size_t j = 0; j < rows.size(); ++j) {
     copy_bytes(row_of(output, first + static_cast<int64_t>(j)), row_of(input, rows[j]), input.width * 4);
   }
+}
+
+void CpuBackend::copy(const Plan& plan, Tensor input, Tensor output) {
+  check(input.width == output.width, "copied rows of different widths");
+  for (int64_t row = 0; row < plan.rows(); ++row) copy_bytes(row_of(output, row), row_of(input, row), input.width * 4);
 }
 
 void CpuBackend::draw(const Plan&, Tensor logits, std::span<const DrawRow> rows) {

@@ -73,13 +73,14 @@ class CpuBackend final : public Backend {
   std::unique_ptr<Projection> load_projection(std::span<const format::Linear> stacked) override;
   std::unique_ptr<Embedding> load_embedding(const format::Linear& table) override;
   std::unique_ptr<Vector> load_vector(std::span<const float> values) override;
-  OwnedTensor allocate(int64_t rows, int64_t width) override;
+  OwnedTensor allocate(int64_t rows, int64_t width, Precision precision) override;
   std::unique_ptr<Cache> make_cache(const CacheLayout& layout, const CacheSize& size) override;
   void run(const Plan& plan, uint64_t shape, const std::function<void()>& forward) override;
 
   void embed(const Plan& plan, const Embedding& table, float scale, Tensor output) override;
   void rms_norm(const Plan& plan, const RmsNorm& arguments) override;
   void project(const Plan& plan, const Project& arguments) override;
+  void copy(const Plan& plan, Tensor input, Tensor output) override;
   void attention(const Plan& plan, const Attention& arguments) override;
   void gated_delta(const Plan& plan, const GatedDelta& arguments) override;
   void block_convolution(const Plan& plan, const BlockConvolution& arguments) override;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "format/floats.h"
 
 namespace tensorfold::backend::cpu {
 namespace {
@@ -17,16 +18,6 @@ namespace {
 using format::DataType;
 
 int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
-
-float widen_f16(uint16_t half) {
-  const uint32_t sign = static_cast<uint32_t>(half & 0x8000U) << 16;
-  const uint32_t exponent = (half >> 10) & 31U;
-  const uint32_t fraction = half & 1023U;
-  if (exponent == 31) return std::bit_cast<float>(sign | 0x7F800000U | (fraction << 13));
-  if (exponent != 0) return std::bit_cast<float>(sign | ((exponent + 112U) << 23) | (fraction << 13));
-  const float magnitude = static_cast<float>(fraction) * 0x1p-24F;
-  return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | sign);
-}
 
 /// Bytes of one row of a matrix on disk.
 int64_t row_bytes(const format::Linear& linear) {
@@ -87,14 +78,15 @@ class TilePacker {
     const auto bytes = static_cast<size_t>(row_bytes(linear_));
     const std::span<const std::byte> row{weight_.data() + static_cast<size_t>(i) * bytes, bytes};
     if (!linear_.affine) {
-      widen(linear_.weight->type, row.data(), linear_.inputs, values_.data());
+      format::widen(linear_.weight->type, row, std::span(values_).first(static_cast<size_t>(linear_.inputs)));
       return;
     }
     unpack_affine_codes(row, linear_.affine->bits, std::span(codes_).first(static_cast<size_t>(linear_.inputs)));
-    const int64_t groups = linear_.inputs / matrix_.group;
-    const int64_t size = format::size_of(linear_.scales->type);
-    widen(linear_.scales->type, scale_bytes_.data() + i * groups * size, groups, scales_.data());
-    widen(linear_.biases->type, bias_bytes_.data() + i * groups * size, groups, biases_.data());
+    const auto groups = static_cast<size_t>(linear_.inputs / matrix_.group);
+    const size_t pair_bytes = groups * static_cast<size_t>(format::size_of(linear_.scales->type));
+    const size_t offset = static_cast<size_t>(i) * pair_bytes;
+    format::widen(linear_.scales->type, {scale_bytes_.data() + offset, pair_bytes}, std::span(scales_).first(groups));
+    format::widen(linear_.biases->type, {bias_bytes_.data() + offset, pair_bytes}, std::span(biases_).first(groups));
   }
 
   void put_pairs(std::byte* to, int64_t i, int64_t first, int64_t inputs) const {
@@ -183,18 +175,6 @@ int64_t PackedMatrix::code_bytes(int64_t count) const {
   return 0;
 }
 
-void widen(DataType type, const std::byte* from, int64_t count, float* to) {
-  for (int64_t i = 0; i < count; ++i) {
-    if (type == DataType::f32) {
-      std::memcpy(to + i, from + i * 4, 4);
-      continue;
-    }
-    uint16_t half = 0;
-    std::memcpy(&half, from + i * 2, 2);
-    to[i] = type == DataType::f16 ? widen_f16(half) : std::bit_cast<float>(static_cast<uint32_t>(half) << 16);
-  }
-}
-
 void unpack_affine_codes(std::span<const std::byte> row, int32_t bits, std::span<uint8_t> codes) {
   const auto width = static_cast<uint32_t>(bits);
   const uint32_t mask = (1U << width) - 1U;
@@ -214,16 +194,13 @@ void unpack_affine_codes(std::span<const std::byte> row, int32_t bits, std::span
 
 void check_linear(const format::Linear& linear) {
   check(linear.store != nullptr && linear.weight != nullptr, "a matrix without its tensor");
-  const auto is_float = [](const format::TensorInfo& tensor) {
-    return tensor.type == DataType::f32 || tensor.type == DataType::f16 || tensor.type == DataType::bf16;
-  };
   const int64_t rows = linear.stack * linear.outputs;
   const auto expect = [](const format::TensorInfo& tensor, int64_t bytes) {
     if (tensor.bytes != static_cast<uint64_t>(bytes))
       fail(ErrorKind::corrupt_file, "{}: {} bytes, expected {}", tensor.name, tensor.bytes, bytes);
   };
   if (!linear.affine) {
-    if (!is_float(*linear.weight)) {
+    if (!format::is_float(linear.weight->type)) {
       fail(ErrorKind::unsupported, "{}: weights of type {} are not supported", linear.weight->name,
            format::to_string(linear.weight->type));
     }
@@ -238,7 +215,7 @@ void check_linear(const format::Linear& linear) {
          affine.bits, affine.group_size, linear.inputs);
   }
   check(linear.scales != nullptr && linear.biases != nullptr, "a quantised matrix without scales");
-  if (!is_float(*linear.scales) || linear.scales->type != linear.biases->type)
+  if (!format::is_float(linear.scales->type) || linear.scales->type != linear.biases->type)
     fail(ErrorKind::unsupported, "{}: scales must be bf16, f16 or f32, and biases alike", linear.scales->name);
   expect(*linear.weight, rows * row_bytes(linear));
   const int64_t pairs = rows * (linear.inputs / affine.group_size) * format::size_of(linear.scales->type);

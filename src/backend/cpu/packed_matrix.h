@@ -70,11 +70,8 @@ struct PackedMatrix {
 /// Reads and repacks one matrix (of `linear.stack` matrices, number `member`), in parallel, each byte once.
 PackedMatrix pack_matrix(const format::Linear& linear, int64_t member, ThreadPool& threads);
 
-/// Dequantises a row as it lies on disk: `codes` are the row's bytes, `scales` and `biases` its groups' pairs.
-/// Not quantised: `codes` are elements of `type` and the pairs are null.
+/// The codes of one row as it lies on disk: a little-endian stream of `bits` each.
 void unpack_affine_codes(std::span<const std::byte> row, int32_t bits, std::span<uint8_t> codes);
-/// Widens `count` elements of f32, f16 or bf16 to fp32, exactly.
-void widen(format::DataType type, const std::byte* from, int64_t count, float* to);
 /// Throws Error(unsupported or corrupt_file) unless the linear's tensors have the types and sizes it claims.
 void check_linear(const format::Linear& linear);
 
