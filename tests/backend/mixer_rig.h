@@ -218,7 +218,9 @@ inline void expect_tree_bits(const World& world, Mixer& mixer, Random& random, i
     other.add(plan, 0, length, true);
     const std::vector<float> serial = other.run(plan, chain);
     ASSERT_TRUE(same_bits(slice_rows(y, out, node, 1), slice_rows(serial, out, length - 1, 1))) << "node " << node;
-    if (node == kept_node) EXPECT_TRUE(after == other.content(0)) << "what a kept path leaves";
+    if (node == kept_node) {
+      EXPECT_TRUE(after == other.content(0)) << "what a kept path leaves";
+    }
   }
 }
 
