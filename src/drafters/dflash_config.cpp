@@ -140,7 +140,9 @@ DflashConfig read_dflash_config(const json& config, const families::ModelInfo& t
     out.selector_top = number<int32_t>(config, "selector_top_k", 16, problems);
     if (number<int32_t>(config, "conv_kernel_size", 2, problems) != 2) problems.push_back("conv_kernel_size is not 2");
   }
-  out.embedding_scale = number<float>(config, "input_embedding_scale", 1.0F, problems);
+  if (number<float>(config, "input_embedding_scale", 1.0F, problems) != 1.0F) {
+    problems.push_back("input_embedding_scale is not 1");
+  }
   out.output_multiplier = number<float>(config, "output_multiplier", 1.0F, problems);
   out.logit_softcap = number<float>(config, "final_logit_softcapping", 0.0F, problems);
   read_layers(config, out, problems);

@@ -32,7 +32,6 @@ struct DflashConfig {
   int32_t convolution_group = 0;    ///< 0: no dynamic convolutions (v1)
   int32_t selector_rank = 0;        ///< 0: no candidate selector (v1)
   int32_t selector_top = 16;
-  float embedding_scale = 1.0F;
   float output_multiplier = 1.0F;
   float logit_softcap = 0.0F;  ///< 0: none
 };

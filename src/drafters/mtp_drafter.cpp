@@ -84,6 +84,7 @@ void MtpDrafter::extend_chains(const backend::Plan& plan, std::span<const DraftR
     rows[i].logit_row = static_cast<int32_t>(i);
     rows[i].position = chains[i].entry + 2;
     rows[i].settings = requests[chains[i].request].sampling;
+    rows[i].top_logprobs = 0;  // for the token's own probability
   }
   std::vector<backend::Drawn> drawn(chains.size());
   backend_.draw(plan, logits_.view, rows);

@@ -1,0 +1,63 @@
+// The block drafter behind the drafter interface: context rows are projected as they are kept, one block a lane and
+// round.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <unordered_set>
+#include <vector>
+
+#include "drafters/candidate_selector.h"
+#include "drafters/dflash_model.h"
+#include "drafters/drafter.h"
+#include "families/model.h"
+
+namespace tensorfold::drafters {
+
+struct DflashOptions {
+  int32_t bits = 4;     ///< of the packed matrices; 0: as stored
+  bool tree = false;    ///< best-first trees instead of chains
+  TreeOptions weights;  ///< of the tree's score
+};
+
+class DflashDrafter : public Drafter {
+ public:
+  /// `config` is the drafter's config.json, `store` its weights. Both `backend` and `model` outlive the drafter.
+  DflashDrafter(backend::Backend& backend, families::Model& model, const nlohmann::json& config,
+                const format::TensorStore& store, const DflashOptions& options);
+  [[nodiscard]] std::string_view name() const override { return "dflash"; }
+  [[nodiscard]] TargetOutputs wants() const override {
+    return {.hidden = false, .tap_layers = network_.config().tap_layers};
+  }
+  [[nodiscard]] backend::CacheLayout cache_layout() const override { return network_.cache_layout(); }
+  void attach(backend::Cache* cache) override { cache_ = cache; }
+  void open(int32_t lane, std::span<const int32_t> context, int32_t cached) override;
+  void close(int32_t lane) override;
+  void absorb(std::span<const KeptRows> kept, backend::Tensor hidden, backend::Tensor taps) override;
+  void propose(std::span<const DraftRequest> requests, std::span<Draft> out) override;
+
+ private:
+  /// Projects every queued context row into the pages.
+  void flush();
+  /// Drafts for as many of `requests` as fit one plan.
+  void propose_some(std::span<const DraftRequest> requests, std::span<Draft> out);
+  [[nodiscard]] int32_t drafted_rows() const { return network_.config().block_size - 1; }
+
+  backend::Backend& backend_;
+  families::Model& model_;
+  DflashOptions options_;
+  DflashModel network_;
+  CandidateSelector selector_;
+  backend::Cache* cache_ = nullptr;
+  int32_t lanes_a_plan_;
+  backend::OwnedTensor queued_taps_;
+  backend::OwnedTensor hidden_;
+  backend::OwnedTensor normed_;
+  backend::OwnedTensor projected_;
+  backend::OwnedTensor logits_;
+  backend::Plan queue_;  ///< rows whose taps wait in queued_taps_
+  std::unordered_set<int32_t> lanes_;
+};
+
+}  // namespace tensorfold::drafters
