@@ -9,8 +9,11 @@ namespace tensorfold::drafters {
 namespace {
 
 constexpr double kCostWeight = 0.2;
-constexpr double kLaneWeight = 0.15;
+// A lane learns fast at first and settles at this weight.
+constexpr double kLaneWeight = 0.05;
 constexpr double kSharedWeight = 0.03;
+// What one row is taken to cost before anything was measured; only ratios matter then.
+constexpr double kUnmeasured = 1e-3;
 // A time so many times the mean is the machine's hiccup, not the cost of a row.
 constexpr double kHiccup = 4.0;
 // Another drafter must promise so much more before a lane changes to it.
@@ -28,7 +31,7 @@ void CostTable::record(int32_t count, double seconds) {
 }
 
 double CostTable::at(int32_t count) const {
-  if (means_.empty()) return 0.0;
+  if (means_.empty()) return kUnmeasured * (1.0 + slope_ * (count - 1));
   const auto above = means_.lower_bound(count);
   double floor = 0.0;
   for (auto below = means_.begin(); below != above; ++below) floor = std::max(floor, below->second);
@@ -87,7 +90,8 @@ void DraftPolicy::record_outcome(int32_t lane, int32_t drafter, int32_t drafted,
   drafters_[index].acceptance.record(drafted, accepted, kSharedWeight);
   const auto found = lanes_.find(lane);
   if (found == lanes_.end()) return;
-  found->second.acceptance[index].record(drafted, accepted, kLaneWeight);
+  const double learning = 1.0 / (found->second.rounds[index] + 4);
+  found->second.acceptance[index].record(drafted, accepted, std::max(kLaneWeight, learning));
   found->second.rounds[index] += 1;
 }
 
@@ -190,6 +194,8 @@ void DraftPolicy::probe(LaneRecord& lane, const Choice& choice, int32_t room, Gr
 std::vector<Grant> DraftPolicy::allot(std::span<const LaneOffer> offers, int32_t most_rows) {
   std::vector<Grant> grants(offers.size());
   if (offers.empty()) return grants;
+  // Without the cost of a plain round there is nothing to compare with.
+  if (!forward_.measured_at(static_cast<int32_t>(offers.size()))) return grants;
   std::vector<Choice> choices;
   const auto others = static_cast<int32_t>(offers.size()) - 1;
   for (const LaneOffer& offer : offers) {

@@ -21,6 +21,7 @@ class CostTable {
   void record(int32_t count, double seconds);
   [[nodiscard]] double at(int32_t count) const;
   [[nodiscard]] bool measured() const { return !means_.empty(); }
+  [[nodiscard]] bool measured_at(int32_t count) const { return means_.contains(count); }
 
  private:
   double slope_;
