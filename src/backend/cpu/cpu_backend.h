@@ -116,9 +116,16 @@ class CpuBackend final : public Backend {
   float* worker_floats(int worker, int64_t count) { return workers_[static_cast<size_t>(worker)].floats(count); }
 
   // project.cpp
-  const float* stage_inputs(const Plan& plan, const Project& arguments, int64_t rows, int64_t stride);
+  /// The input rows, normalised, [block of kTileRows rows][padded inputs / 16][row of the block][16].
+  const float* stage_inputs(const Plan& plan, const Project& arguments, int64_t rows, int64_t padded);
   CpuBuffer* projected_buffer(int64_t floats);
-  void multiply(const CpuProjection& weights, const float* x, int64_t stride, int64_t rows, bool add, Tensor output);
+  /// sums[row][kTileOutputs] of one output tile for at most kFewRows rows.
+  void multiply_few(const PackedMatrix& matrix, int64_t tile, const float* x, int64_t rows, float* panel,
+                    float* sums) const;
+  /// sums[tile][row][kTileOutputs] of a few output tiles for any rows.
+  void multiply_group(const PackedMatrix& matrix, int64_t first_tile, int64_t tiles, const float* x, int64_t rows,
+                      float* panel, float* sums) const;
+  void multiply(const CpuProjection& weights, const float* x, int64_t rows, bool add, Tensor output);
 
   // attention.cpp
   void store_keys(const Plan& plan, const Attention& arguments, const float* rotation);

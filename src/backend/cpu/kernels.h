@@ -12,6 +12,8 @@ namespace tensorfold::backend::cpu {
 
 /// Most input rows that dot_tile takes at once.
 inline constexpr int64_t kTileRows = 6;
+/// Most input rows that dot_slice takes at once.
+inline constexpr int64_t kFewRows = 4;
 
 /// One partition of attention: queries of `heads` heads that share a key head, against `count` keys.
 /// Result of a head: value_dim weighted sums, then their maximum score and the sum of weights (result_stride apart).
@@ -49,8 +51,12 @@ struct KernelTable {
 
   /// Dequantises one slice of a tile: panel[inputs / 16][kTileOutputs][16]. `slice` points to its scales.
   void (*unpack_slice)(const PackedMatrix& matrix, const std::byte* slice, int64_t inputs, float* panel);
-  /// sums[r][o] = the slice's dot product of input row r (`stride` apart) and panel output o; 1 <= rows <= kTileRows.
-  void (*dot_tile)(const float* x, int64_t stride, int64_t rows, const float* panel, int64_t inputs, float* sums);
+  /// sums[r][o] = the slice's dot product of input row r and panel output o; 1 <= rows <= kTileRows. The rows stand
+  /// side by side: x[inputs / 16][rows][16].
+  void (*dot_tile)(const float* x, int64_t rows, const float* panel, int64_t inputs, float* sums);
+  /// The same sums for at most kFewRows rows straight from a tile's slice; `panel` is room for one.
+  void (*dot_slice)(const PackedMatrix& matrix, const std::byte* slice, int64_t inputs, const float* x, int64_t rows,
+                    float* panel, float* sums);
 
   /// to = from * (mean(from^2) + epsilon)^(-1/2) [* weight]; weight may be null.
   void (*rms_norm)(const float* from, const float* weight, int64_t n, float epsilon, float* to);

@@ -90,6 +90,19 @@ struct Avx512Lanes {
     const I order = _mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15);
     return _mm512_permutexvar_ps(order, mixed);
   }
+  /// Lanes 0 to 3 = sum(values[0..3]).
+  static F sums_of_four(const F* values) {
+    F eight[2];  // value i in the lower half, value i + 2 in the upper
+    for (int i = 0; i < 2; ++i) {
+      eight[i] = _mm512_add_ps(_mm512_shuffle_f32x4(values[i], values[i + 2], 0x44),
+                               _mm512_shuffle_f32x4(values[i], values[i + 2], 0xEE));
+    }
+    const F four = _mm512_add_ps(_mm512_shuffle_f32x4(eight[0], eight[1], 0x88),
+                                 _mm512_shuffle_f32x4(eight[0], eight[1], 0xDD));  // blocks 0, 2, 1, 3
+    const F two = _mm512_add_ps(four, _mm512_permute_ps(four, 0x4E));
+    const F one = _mm512_add_ps(two, _mm512_permute_ps(two, 0xB1));
+    return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 8, 4, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0), one);
+  }
   static float largest(F value) { return _mm512_reduce_max_ps(value); }
   static void prefetch(const void* address) { _mm_prefetch(static_cast<const char*>(address), _MM_HINT_T0); }
 };

@@ -160,6 +160,10 @@ struct PortableLanes {
   static F sums(const F* values) {
     return each([&](int i) { return sum(values[i]); });
   }
+  /// Lanes 0 to 3 = sum(values[0..3]); the others are unspecified.
+  static F sums_of_four(const F* values) {
+    return each([&](int i) { return sum(values[i % 4]); });
+  }
   /// The largest lane (no NaN inside); the order cannot matter.
   static float largest(const F& value) {
     float result = value.lane[0];

@@ -17,6 +17,7 @@ KernelTable make_kernel_table(const char* level) {
   table.level = level;
   table.unpack_slice = Product::unpack_slice;
   table.dot_tile = Product::dot_tile;
+  table.dot_slice = Product::dot_slice;
   table.rms_norm = Row::rms_norm;
   table.add = Row::add;
   table.swiglu = Row::swiglu;

@@ -15,6 +15,9 @@ template <typename L>
 struct ProductKernels {
   using F = typename L::F;
   using I = typename L::I;
+  /// How far ahead of the codes the next ones are asked for.
+  static constexpr int64_t kPrefetchBytes = 2048;
+  static constexpr int64_t kPanelPrefetch = 512;  // floats
 
   /// The scales (index 0..) and biases of a slice as fp32, [2][kTileOutputs][groups].
   static const float* widen_pairs(const PackedMatrix& matrix, const std::byte* from, int64_t groups, float* to) {
@@ -55,6 +58,85 @@ struct ProductKernels {
         put.template operator()<7>();
       }
     }
+  }
+
+  /// sums[i] = the fixed tree over the lanes of vector i.
+  template <int rows>
+  static void add_lanes(const F* lanes, float* sums) {
+    constexpr int count = rows * kTileOutputs;
+    for (int i = 0; i + 16 <= count; i += 16) L::store(sums + i, L::sums(lanes + i));
+    for (int i = count / 16 * 16; i < count; i += 4) L::store_part(sums + i, L::sums_of_four(lanes + i), 4);
+  }
+
+  /// unpack_nibbles and dot_rows in one: the weights go from the table to the sums without passing through memory.
+  template <int group, int rows>
+  static void dot_nibbles(const PackedMatrix& matrix, const std::byte* slice, int64_t inputs, const float* x,
+                          float* sums) {
+    alignas(64) float room[2 * kTileOutputs * (kSliceInputs / 32) + 16];
+    const int64_t groups = inputs / group;
+    const float* scales = widen_pairs(matrix, slice, groups, room);
+    const float* biases = scales + kTileOutputs * groups;
+    const std::byte* codes = slice + matrix.pair_bytes(inputs);
+    F lanes[rows * kTileOutputs];
+    for (F& lane : lanes) lane = L::zero();
+    for (int64_t chunk = 0; chunk < inputs / 128; ++chunk) {
+      I word[kTileOutputs];
+      F table[kTileOutputs];
+      for (int64_t o = 0; o < kTileOutputs; ++o) {
+        word[o] = L::load_integers(codes + (chunk * kTileOutputs + o) * 64);
+        L::prefetch(codes + (chunk * kTileOutputs + o) * 64 + kPrefetchBytes);
+      }
+      const auto add = [&]<int place>() {
+        if constexpr (place * 16 % group == 0) {
+          const int64_t g = (chunk * 128 + place * 16) / group;
+          for (int64_t o = 0; o < kTileOutputs; ++o)
+            table[o] = L::table(scales[o * groups + g], biases[o * groups + g]);
+        }
+        F value[rows];
+        for (int r = 0; r < rows; ++r) value[r] = L::load(x + ((chunk * 8 + place) * rows + r) * 16);
+        for (int64_t o = 0; o < kTileOutputs; ++o) {
+          const F weight = L::look_up(table[o], L::template shift_right<place * 4>(word[o]));
+          for (int r = 0; r < rows; ++r)
+            lanes[r * kTileOutputs + o] = L::fma(weight, value[r], lanes[r * kTileOutputs + o]);
+        }
+      };
+      add.template operator()<0>();
+      add.template operator()<1>();
+      add.template operator()<2>();
+      add.template operator()<3>();
+      add.template operator()<4>();
+      add.template operator()<5>();
+      add.template operator()<6>();
+      add.template operator()<7>();
+    }
+    add_lanes<rows>(lanes, sums);
+  }
+
+  template <int group>
+  static void dot_nibble_rows(const PackedMatrix& matrix, const std::byte* slice, int64_t inputs, const float* x,
+                              int64_t rows, float* sums) {
+    switch (rows) {
+      case 1:
+        return dot_nibbles<group, 1>(matrix, slice, inputs, x, sums);
+      case 2:
+        return dot_nibbles<group, 2>(matrix, slice, inputs, x, sums);
+      case 3:
+        return dot_nibbles<group, 3>(matrix, slice, inputs, x, sums);
+      default:
+        return dot_nibbles<group, 4>(matrix, slice, inputs, x, sums);
+    }
+  }
+
+  /// At most kFewRows rows: no panel where the level has a kernel without one.
+  static void dot_slice(const PackedMatrix& matrix, const std::byte* slice, int64_t inputs, const float* x,
+                        int64_t rows, float* panel, float* sums) {
+    if (matrix.kind == CodeKind::nibble) {
+      if (matrix.group == 32) return dot_nibble_rows<32>(matrix, slice, inputs, x, rows, sums);
+      if (matrix.group == 64) return dot_nibble_rows<64>(matrix, slice, inputs, x, rows, sums);
+      return dot_nibble_rows<128>(matrix, slice, inputs, x, rows, sums);
+    }
+    unpack_slice(matrix, slice, inputs, panel);
+    dot_tile(x, rows, panel, inputs, sums);
   }
 
   static void unpack_bytes(const PackedMatrix& matrix, const std::byte* slice, int64_t inputs, float* panel) {
@@ -110,45 +192,42 @@ struct ProductKernels {
   }
 
   template <int rows>
-  static void dot_rows(const float* x, int64_t stride, const float* panel, int64_t inputs, float* sums) {
-    F lanes[16 * ((rows * kTileOutputs + 15) / 16)];
+  static void dot_rows(const float* x, const float* panel, int64_t inputs, float* sums) {
+    F lanes[rows * kTileOutputs];
     for (F& lane : lanes) lane = L::zero();
     for (int64_t k = 0; k < inputs; k += 16) {
       F weight[kTileOutputs];
-      for (int64_t o = 0; o < kTileOutputs; ++o) weight[o] = L::load(panel + (k * kTileOutputs) + o * 16);
+      for (int64_t o = 0; o < kTileOutputs; ++o) {
+        weight[o] = L::load(panel + o * 16);
+        L::prefetch(panel + kPanelPrefetch + o * 16);
+      }
       for (int r = 0; r < rows; ++r) {
-        const F value = L::load(x + r * stride + k);
+        const F value = L::load(x + r * 16);
         for (int64_t o = 0; o < kTileOutputs; ++o) {
           F& lane = lanes[r * kTileOutputs + o];
           lane = L::fma(weight[o], value, lane);
         }
       }
+      x += rows * 16;
+      panel += kTileOutputs * 16;
     }
-    constexpr int64_t count = rows * kTileOutputs;
-    for (int64_t i = 0; i < count; i += 16) {
-      const F total = L::sums(lanes + i);
-      if (count - i >= 16) {
-        L::store(sums + i, total);
-      } else {
-        L::store_part(sums + i, total, count - i);
-      }
-    }
+    add_lanes<rows>(lanes, sums);
   }
 
-  static void dot_tile(const float* x, int64_t stride, int64_t rows, const float* panel, int64_t inputs, float* sums) {
+  static void dot_tile(const float* x, int64_t rows, const float* panel, int64_t inputs, float* sums) {
     switch (rows) {
       case 1:
-        return dot_rows<1>(x, stride, panel, inputs, sums);
+        return dot_rows<1>(x, panel, inputs, sums);
       case 2:
-        return dot_rows<2>(x, stride, panel, inputs, sums);
+        return dot_rows<2>(x, panel, inputs, sums);
       case 3:
-        return dot_rows<3>(x, stride, panel, inputs, sums);
+        return dot_rows<3>(x, panel, inputs, sums);
       case 4:
-        return dot_rows<4>(x, stride, panel, inputs, sums);
+        return dot_rows<4>(x, panel, inputs, sums);
       case 5:
-        return dot_rows<5>(x, stride, panel, inputs, sums);
+        return dot_rows<5>(x, panel, inputs, sums);
       default:
-        return dot_rows<6>(x, stride, panel, inputs, sums);
+        return dot_rows<6>(x, panel, inputs, sums);
     }
   }
 };
