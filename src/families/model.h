@@ -24,8 +24,9 @@ struct ModelInfo {
   int64_t hidden_size = 0;
   int32_t layers = 0;
   int32_t native_context = 0;       ///< max_position_embeddings
-  std::vector<int32_t> end_tokens;  ///< from config.json; the loader merges generation_config.json
+  std::vector<int32_t> end_tokens;  ///< of config.json, into which load_config merges generation_config.json
   int64_t decode_bytes = 0;         ///< weight bytes one row reads
+  bool draft_head = false;          ///< described: the config declares one; loaded: the checkpoint holds it
   std::vector<std::string> notes;   ///< e.g. "vision tower skipped"
 };
 
@@ -68,14 +69,30 @@ class Model {
 };
 
 /// How a tensor is used, which decides the checks at load.
-enum class TensorRole { linear, embedding, vector };
+enum class TensorRole {
+  linear,
+  embedding,
+  tied_embedding,  ///< also the output matrix
+  vector,
+};
 
 /// One tensor that a checkpoint of this config must (or may) hold.
 struct TensorSpec {
   std::string module;  ///< full path without ".weight" for linear and embedding, full tensor name for vector
   TensorRole role = TensorRole::vector;
-  std::vector<int64_t> shape;  ///< unquantised shape; linear: [outputs, inputs] or [stack, outputs, inputs]
+  /// Unquantised shape; linear: [outputs, inputs] or [stack, outputs, inputs]. Of vectors, dimensions of 1 do not
+  /// count.
+  std::vector<int64_t> shape;
   bool optional = false;
+  // For synthetic weights: a vector's values lie in [center - spread, center + spread].
+  float center = 1.0F;
+  float spread = 0.1F;
+};
+
+/// Tensors that a family knows and does not read.
+struct SkippedTensors {
+  std::string prefix;
+  std::string note;  ///< for people, e.g. "vision tower skipped"; empty: not worth a word
 };
 
 /// One entry of the registry.
@@ -85,9 +102,13 @@ struct Family {
   std::vector<std::string> aliases;  ///< further values of `model_type` in config.json
   /// Sizes from the config alone. Throws Error(unsupported or invalid_request) naming every field it cannot serve.
   ModelInfo (*describe)(const nlohmann::json& config);
+  /// What a model of this config keeps for a sequence: Model::cache_layout without a model.
+  backend::CacheLayout (*cache_layout)(const nlohmann::json& config);
   /// The tensors of a checkpoint of this config. `names`: the names present, to tell layouts apart (empty: MLX layout).
   std::vector<TensorSpec> (*inventory)(const nlohmann::json& config, std::span<const std::string> names);
-  /// Checks every tensor against the inventory (one Error lists all problems), then loads. `max_rows`: see Model.
+  /// What else may stand in such a checkpoint. Looked at only for names outside the inventory.
+  std::vector<SkippedTensors> skipped;
+  /// Loads a checkpoint that check_inventory (families/inventory.h) has passed. `max_rows`: see Model.
   std::unique_ptr<Model> (*load)(const nlohmann::json& config, const format::TensorStore& store,
                                  backend::Backend& backend, int32_t max_rows);
 };

@@ -26,6 +26,17 @@ void add_end_tokens(const json& object, const char* file, std::vector<int32_t>& 
   }
 }
 
+void add_config_end_tokens(const json& config, std::vector<int32_t>& tokens, ProblemList& problems) {
+  add_end_tokens(config, "config.json", tokens, problems);
+  const json& text = text_config(config);
+  if (&text != &config) add_end_tokens(text, "config.json", tokens, problems);
+}
+
+void sort_unique(std::vector<int32_t>& tokens) {
+  std::sort(tokens.begin(), tokens.end());
+  tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
+}
+
 template <typename Value>
 std::optional<Value> read_number(const json& object, const char* name, ProblemList& problems) {
   const auto found = object.find(name);
@@ -57,21 +68,27 @@ const json& text_config(const json& config) {
   return found != config.end() && found->is_object() ? *found : config;
 }
 
+std::vector<int32_t> end_tokens(const json& config) {
+  std::vector<int32_t> tokens;
+  ProblemList malformed;
+  add_config_end_tokens(config, tokens, malformed);
+  sort_unique(tokens);
+  return tokens;
+}
+
 CheckpointConfig load_config(const std::filesystem::path& directory) {
   CheckpointConfig config;
   ProblemList problems;
   config.json = read_json_object(directory / "config.json", kLargestConfig, problems);
-  std::vector<int32_t>& end_tokens = config.generation.end_tokens;
-  add_end_tokens(config.json, "config.json", end_tokens, problems);
-  const json& text = text_config(config.json);
-  if (&text != &config.json) add_end_tokens(text, "config.json", end_tokens, problems);
+  std::vector<int32_t>& tokens = config.generation.end_tokens;
+  add_config_end_tokens(config.json, tokens, problems);
   if (const auto path = directory / "generation_config.json"; std::filesystem::exists(path)) {
     const json generation = read_json_object(path, kLargestConfig, problems);
-    add_end_tokens(generation, "generation_config.json", end_tokens, problems);
+    add_end_tokens(generation, "generation_config.json", tokens, problems);
     read_sampling(generation, config.generation, problems);
   }
-  std::sort(end_tokens.begin(), end_tokens.end());
-  end_tokens.erase(std::unique(end_tokens.begin(), end_tokens.end()), end_tokens.end());
+  sort_unique(tokens);
+  if (!tokens.empty()) config.json["eos_token_id"] = tokens;
   problems.throw_if_any(ErrorKind::corrupt_file, directory.string());
   return config;
 }

@@ -21,7 +21,7 @@ struct GenerationDefaults {
 };
 
 struct CheckpointConfig {
-  nlohmann::json json;  ///< config.json as it stands
+  nlohmann::json json;  ///< config.json; its eos_token_id is generation.end_tokens
   GenerationDefaults generation;
 };
 
@@ -32,5 +32,8 @@ CheckpointConfig load_config(const std::filesystem::path& directory);
 
 /// The object that holds the language model's fields: text_config where there is one, else the config itself.
 const nlohmann::json& text_config(const nlohmann::json& config);
+
+/// The eos_token_id of a config and of its text_config, ascending; malformed ids are left out.
+std::vector<int32_t> end_tokens(const nlohmann::json& config);
 
 }  // namespace tensorfold::format

@@ -1,0 +1,162 @@
+#include "families/inventory.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/error.h"
+#include "format/floats.h"
+
+namespace tensorfold::families {
+namespace {
+
+/// The shape without dimensions of 1: a convolution's [C, 1, K] and [C, K, 1] hold the same values in the same order.
+std::vector<int64_t> squeezed(std::span<const int64_t> shape) {
+  std::vector<int64_t> sizes;
+  std::copy_if(shape.begin(), shape.end(), std::back_inserter(sizes), [](int64_t size) { return size != 1; });
+  return sizes;
+}
+
+/// The tensors that a spec accounts for.
+std::vector<std::string> names_of(const TensorSpec& spec) {
+  if (spec.role == TensorRole::vector) return {spec.module};
+  return {spec.module + ".weight", spec.module + ".scales", spec.module + ".biases"};
+}
+
+void check_vector(const TensorSpec& spec, const format::TensorInfo& tensor, format::ProblemList& problems) {
+  if (squeezed(tensor.shape) != squeezed(spec.shape)) {
+    problems.add("{} has the shape {} instead of {}", spec.module, format::to_string(tensor.shape),
+                 format::to_string(spec.shape));
+  }
+  if (!format::is_float(tensor.type)) {
+    problems.add("{} has the dtype {} instead of F32, F16 or BF16", spec.module, format::to_string(tensor.type));
+  }
+}
+
+/// Buffers that old exporters save beside the weights and every loader derives itself.
+bool is_derived(std::string_view name) { return name.ends_with(".rotary_emb.inv_freq"); }
+
+/// How a converter with this quantisation stores a module: packed where the inputs are whole groups.
+std::optional<format::AffineFormat> packing_of(const TensorSpec& spec, const format::Quantization& quantization) {
+  const format::ModuleQuantization rule = quantization.of(spec.module);
+  const bool packed = rule.rule != format::ModuleRule::plain && rule.format &&
+                      (rule.rule == format::ModuleRule::packed || spec.shape.back() % rule.format->group_size == 0);
+  return packed ? rule.format : std::nullopt;
+}
+
+/// Unknown names become one problem, skipped ones a note a kind.
+std::vector<std::string> check_names(const std::set<std::string>& known, std::span<const SkippedTensors> skipped,
+                                     const format::TensorStore& store, format::ProblemList& problems) {
+  std::vector<std::string> unknown;
+  std::vector<std::string> notes;
+  for (const std::string& name : store.names()) {
+    if (known.contains(name) || is_derived(name)) continue;
+    const auto rule = std::find_if(skipped.begin(), skipped.end(),
+                                   [&](const SkippedTensors& each) { return name.starts_with(each.prefix); });
+    if (rule == skipped.end()) {
+      unknown.push_back(format::printable(name));
+    } else if (!rule->note.empty() && std::find(notes.begin(), notes.end(), rule->note) == notes.end()) {
+      notes.push_back(rule->note);
+    }
+  }
+  if (!unknown.empty()) problems.add("unknown tensors {}", fmt::join(unknown, ", "));
+  return notes;
+}
+
+}  // namespace
+
+std::vector<std::string> check_inventory(std::span<const TensorSpec> inventory, std::span<const SkippedTensors> skipped,
+                                         const format::TensorStore& store, const format::Quantization& quantization) {
+  format::ProblemList problems;
+  std::set<std::string> known;
+  for (const TensorSpec& spec : inventory) {
+    const std::vector<std::string> names = names_of(spec);
+    known.insert(names.begin(), names.end());
+    if (spec.optional && store.find(names.front()) == nullptr) continue;
+    if (spec.role != TensorRole::vector) {
+      format::resolve_linear(store, quantization, spec.module, spec.shape, problems);
+    } else if (const format::TensorInfo* tensor = store.find(spec.module)) {
+      check_vector(spec, *tensor, problems);
+    } else {
+      problems.add("{} is missing", spec.module);
+    }
+  }
+  std::vector<std::string> notes = check_names(known, skipped, store, problems);
+  problems.throw_if_any(ErrorKind::corrupt_file, "the checkpoint does not fit its config.json");
+  return notes;
+}
+
+std::unique_ptr<format::SyntheticStore> make_synthetic_store(std::span<const TensorSpec> inventory,
+                                                             const format::Quantization& quantization, uint64_t seed) {
+  auto store = std::make_unique<format::SyntheticStore>(seed);
+  for (const TensorSpec& spec : inventory) {
+    if (spec.role == TensorRole::vector) {
+      store->add_vector(spec.module, spec.shape, spec.center, spec.spread);
+    } else {
+      store->add_linear(spec.module, spec.shape, packing_of(spec, quantization));
+    }
+  }
+  return store;
+}
+
+WeightBytes count_bytes(std::span<const TensorSpec> inventory, const format::Quantization& quantization) {
+  WeightBytes bytes;
+  for (const TensorSpec& spec : inventory) {
+    uint64_t count = 1;
+    for (const int64_t size : spec.shape) count *= static_cast<uint64_t>(size);
+    uint64_t taken = count * 2;  // bf16
+    if (spec.role != TensorRole::vector) {
+      if (const auto packing = packing_of(spec, quantization)) {
+        taken =
+            count * static_cast<uint64_t>(packing->bits) / 8 + count / static_cast<uint64_t>(packing->group_size) * 4;
+      }
+    }
+    bytes.total += taken;
+    if (spec.role != TensorRole::embedding) bytes.read += taken;
+  }
+  return bytes;
+}
+
+bool WeightLoader::has(std::string_view module) const {
+  return store_.find(module) != nullptr || store_.find(std::string(module) + ".weight") != nullptr;
+}
+
+format::Linear WeightLoader::linear(const std::string& module) const {
+  const auto spec = std::find_if(inventory_.begin(), inventory_.end(), [&](const TensorSpec& each) {
+    return each.role != TensorRole::vector && each.module == module;
+  });
+  check(spec != inventory_.end(), "a family loads modules of its inventory");
+  format::ProblemList problems;
+  format::Linear linear = format::resolve_linear(store_, quantization_, module, spec->shape, problems);
+  problems.throw_if_any(ErrorKind::corrupt_file, "the checkpoint does not fit its config.json");
+  return linear;
+}
+
+std::unique_ptr<backend::Projection> WeightLoader::projection(std::initializer_list<std::string> modules) {
+  std::vector<format::Linear> stacked;
+  for (const std::string& module : modules) stacked.push_back(linear(module));
+  auto projection = backend_.load_projection(stacked);
+  projection_bytes_ += projection->bytes();
+  return projection;
+}
+
+std::unique_ptr<backend::Embedding> WeightLoader::embedding(const std::string& module) {
+  return backend_.load_embedding(linear(module));
+}
+
+std::vector<float> WeightLoader::values(const std::string& name) {
+  const format::TensorInfo* tensor = store_.find(name);
+  check(tensor != nullptr, "a family loads vectors of its inventory");
+  std::vector<std::byte> bytes(tensor->bytes);
+  store_.read(*tensor, 0, bytes);
+  std::vector<float> values(tensor->bytes / static_cast<uint64_t>(format::size_of(tensor->type)));
+  format::widen(tensor->type, bytes, values);
+  return values;
+}
+
+std::unique_ptr<backend::Vector> WeightLoader::vector(const std::string& name, float shift) {
+  std::vector<float> loaded = values(name);
+  for (float& value : loaded) value += shift;
+  return backend_.load_vector(loaded);
+}
+
+}  // namespace tensorfold::families

@@ -1,0 +1,62 @@
+// Compares what a checkpoint holds with what its family reads, and gives the family its tensors.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "families/model.h"
+#include "format/quantization.h"
+#include "format/synthetic_store.h"
+#include "format/tensor_store.h"
+
+namespace tensorfold::families {
+
+/// Checks every tensor of `store`: missing, unknown, wrong shape, wrong dtype, packing that contradicts config.json.
+/// Throws one Error(corrupt_file) that names all of it; returns notes on what is skipped, one a kind.
+std::vector<std::string> check_inventory(std::span<const TensorSpec> inventory, std::span<const SkippedTensors> skipped,
+                                         const format::TensorStore& store, const format::Quantization& quantization);
+
+/// Random weights for an inventory (bench --synthetic, tests), packed as `quantization` says; modules whose inputs are
+/// not whole groups, and routers and other modules that it excludes, are bf16.
+std::unique_ptr<format::SyntheticStore> make_synthetic_store(std::span<const TensorSpec> inventory,
+                                                             const format::Quantization& quantization, uint64_t seed);
+
+/// Bytes that the weights of an inventory take, from shapes and the config alone.
+struct WeightBytes {
+  uint64_t total = 0;
+  uint64_t read = 0;  ///< by one row: all but embedding tables
+};
+WeightBytes count_bytes(std::span<const TensorSpec> inventory, const format::Quantization& quantization);
+
+/// Loads a checked checkpoint's tensors by module name.
+class WeightLoader {
+ public:
+  WeightLoader(std::span<const TensorSpec> inventory, const format::TensorStore& store,
+               const format::Quantization& quantization, backend::Backend& backend)
+      : inventory_(inventory), store_(store), quantization_(quantization), backend_(backend) {}
+
+  [[nodiscard]] bool has(std::string_view module) const;
+  /// The matrices of `modules` over the same input, stacked in this order.
+  std::unique_ptr<backend::Projection> projection(std::initializer_list<std::string> modules);
+  std::unique_ptr<backend::Embedding> embedding(const std::string& module);
+  /// The tensor `name` in fp32, plus `shift` (zero-centred norms store w of a multiplier 1 + w).
+  std::unique_ptr<backend::Vector> vector(const std::string& name, float shift = 0.0F);
+  /// The same on the host.
+  std::vector<float> values(const std::string& name);
+  /// Bytes that the projections loaded so far read for one row.
+  [[nodiscard]] uint64_t projection_bytes() const { return projection_bytes_; }
+
+ private:
+  [[nodiscard]] format::Linear linear(const std::string& module) const;
+
+  std::span<const TensorSpec> inventory_;
+  const format::TensorStore& store_;
+  const format::Quantization& quantization_;
+  backend::Backend& backend_;
+  uint64_t projection_bytes_ = 0;
+};
+
+}  // namespace tensorfold::families
