@@ -24,6 +24,10 @@ struct GatedDeltaShape {
   int32_t value_dim = 0;
   int32_t kernel = 4;
   [[nodiscard]] int64_t channels() const { return 2LL * key_heads * key_dim + 1LL * value_heads * value_dim; }
+  /// Values of one sequence's state.
+  [[nodiscard]] int64_t state_values() const {
+    return 1LL * value_heads * value_dim * key_dim + (kernel - 1) * channels();
+  }
 };
 
 /// A recurrent state: one a sequence, replaced at every token. `shape` selects the step function; a further recurrence

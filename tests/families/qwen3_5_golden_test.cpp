@@ -1,0 +1,144 @@
+// The qwen3_5 forward against logits, hidden rows, greedy ids and MTP logits that transformers computed in float32 on
+// random checkpoints in both layouts (tests/golden/qwen3_5/README.md; the tolerances are its own).
+#include <cmath>
+#include <map>
+
+#include <gtest/gtest.h>
+
+#include "families/checkpoint.h"
+#include "families/golden_file.h"
+#include "shared_data.h"
+
+namespace tensorfold::families {
+namespace {
+
+using testing::best_id;
+using testing::GoldenFile;
+using testing::Rows;
+using testing::SequenceRunner;
+
+constexpr int32_t kMostRows = 256;
+
+std::optional<std::filesystem::path> checkpoint_path(const std::string& layout) {
+  if (layout == "mlx4") return testing::project_path("tests/golden/qwen3_5/mlx4");
+  return testing::shared_path("golden/qwen3_5/" + layout);
+}
+
+double largest_difference(const Rows& actual, int64_t first, const Rows& expected) {
+  double largest = 0.0;
+  for (int64_t row = 0; row < expected.count(); ++row) {
+    for (int64_t i = 0; i < expected.width; ++i) {
+      const double difference = std::abs(static_cast<double>(actual.row(first + row)[static_cast<size_t>(i)]) -
+                                         static_cast<double>(expected.row(row)[static_cast<size_t>(i)]));
+      largest = difference > largest || std::isnan(difference) ? difference : largest;
+    }
+  }
+  return largest;
+}
+
+double root_mean_square(const Rows& rows) {
+  double sum = 0.0;
+  for (const float value : rows.values) sum += static_cast<double>(value) * static_cast<double>(value);
+  return std::sqrt(sum / static_cast<double>(rows.values.size()));
+}
+
+class Qwen35Golden : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    const auto path = checkpoint_path(GetParam());
+    if (!path) GTEST_SKIP() << "no shared folder with golden/qwen3_5/" << GetParam();
+    backend_ = backend::make_cpu_backend(0);
+    model_ = load_model(*path, *backend_, kMostRows).model;
+  }
+  std::string name(const std::string& tail) const { return GetParam() + "." + tail; }
+
+  GoldenFile golden_{testing::project_path("tests/golden/qwen3_5/golden.safetensors")};
+  std::unique_ptr<backend::Backend> backend_;
+  std::unique_ptr<Model> model_;
+};
+
+TEST_P(Qwen35Golden, LogitsOfAllPrompts) {
+  for (const char* prompt : {"0", "1", "2"}) {
+    const std::vector<int32_t> ids = golden_.ids(std::string("hf.") + prompt + ".input_ids");
+    const Rows expected = golden_.rows(name(std::string(prompt) + ".logits"));
+    SequenceRunner runner(*backend_, *model_, kMostRows);
+    const Rows logits = runner.feed(ids);
+    const double difference = largest_difference(logits, logits.count() - expected.count(), expected);
+    RecordProperty(std::string("largest_difference_") + prompt, std::to_string(difference));
+    EXPECT_LT(difference, 1e-3) << "prompt " << prompt;
+  }
+}
+
+TEST_P(Qwen35Golden, LogitsInChunksAndSingleTokens) {
+  const std::vector<int32_t> ids = golden_.ids("hf.1.input_ids");
+  const Rows expected = golden_.rows(name("1.logits"));
+  SequenceRunner runner(*backend_, *model_, kMostRows, {}, 7);
+  Rows logits{expected.width, {}};
+  for (size_t done = 0; done < ids.size();) {
+    const size_t count = done < 40 ? std::min<size_t>(13, 40 - done) : 1;
+    const Rows part = runner.feed(std::span(ids).subspan(done, count));
+    logits.values.insert(logits.values.end(), part.values.begin(), part.values.end());
+    done += count;
+  }
+  EXPECT_LT(largest_difference(logits, 0, expected), 1e-3);
+}
+
+TEST_P(Qwen35Golden, HiddenRowsLayerByLayer) {
+  if (GetParam() != "hf") GTEST_SKIP() << "the golden file has hidden rows of hf/ only";
+  SequenceRunner runner(*backend_, *model_, kMostRows, {0, 1, 2, 3});
+  runner.feed(golden_.ids("hf.1.input_ids"));
+  for (int64_t layer = 0; layer < 4; ++layer) {
+    const Rows expected = golden_.rows("hf.1.hidden." + std::to_string(layer));
+    EXPECT_LT(largest_difference(runner.read_tap(layer), 0, expected), 5e-4 * root_mean_square(expected)) << layer;
+  }
+}
+
+TEST_P(Qwen35Golden, TapsMayComeInAnyOrderAndRepeat) {
+  SequenceRunner ordered(*backend_, *model_, kMostRows, {0, 1, 2, 3});
+  SequenceRunner shuffled(*backend_, *model_, kMostRows, {3, 0, 3});
+  const std::vector<int32_t> ids = golden_.ids("hf.0.input_ids");
+  ordered.feed(ids);
+  shuffled.feed(ids);
+  EXPECT_EQ(shuffled.read_tap(0).values, ordered.read_tap(3).values);
+  EXPECT_EQ(shuffled.read_tap(1).values, ordered.read_tap(0).values);
+  EXPECT_EQ(shuffled.read_tap(2).values, ordered.read_tap(3).values);
+}
+
+TEST_P(Qwen35Golden, GreedyIds) {
+  const std::vector<int32_t> expected = golden_.ids(name("greedy"));
+  SequenceRunner runner(*backend_, *model_, kMostRows);
+  std::vector<int32_t> reply;
+  Rows logits = runner.feed(golden_.ids("hf.1.input_ids"), false);
+  while (reply.size() < expected.size()) {
+    reply.push_back(best_id(logits.row(0)));
+    logits = runner.feed(std::span(&reply.back(), 1), false);
+  }
+  EXPECT_EQ(reply, expected);
+}
+
+TEST_P(Qwen35Golden, MtpLogits) {
+  const std::vector<int32_t> ids = golden_.ids("hf.1.input_ids");
+  const Rows expected = golden_.rows(name("mtp.1.logits"));
+  SequenceRunner runner(*backend_, *model_, kMostRows);
+  runner.feed(ids);
+  DraftHead* head = model_->draft_head();
+  ASSERT_NE(head, nullptr);
+  const auto cache = backend_->make_cache(head->cache_layout(), {16, 8, 0, kMostRows});
+  const backend::OwnedTensor logits = backend_->allocate(kMostRows, model_->info().vocabulary_size);
+  const backend::OwnedTensor chained = backend_->allocate(kMostRows, model_->info().hidden_size);
+  const std::vector<int32_t> pages = {3, 1, 0, 2, 4};
+  backend::Plan plan;
+  plan.begin_sequence(0, -1, pages, true);
+  for (int32_t entry = 0; entry + 1 < static_cast<int32_t>(ids.size()); ++entry) {
+    plan.add_row(ids[static_cast<size_t>(entry) + 1], entry, entry - 1, true);
+  }
+  backend_->run(plan, 2, [&] { head->forward(plan, *cache, runner.hidden(), chained, logits); });
+  const Rows actual = testing::read_rows(*backend_, logits, plan.rows());
+  EXPECT_LT(largest_difference(actual, actual.count() - expected.count(), expected), 1e-3);
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, Qwen35Golden, ::testing::Values("mlx4", "hf"),
+                         [](const auto& parameter) { return parameter.param; });
+
+}  // namespace
+}  // namespace tensorfold::families
