@@ -146,8 +146,9 @@ struct GatedDelta {
   const Vector* decay_log = nullptr;    ///< A_log [value_heads]
   const Vector* decay_bias = nullptr;   ///< dt_bias [value_heads]
   const Vector* norm = nullptr;         ///< [value_dim], plain multiplier
-  float epsilon = 0.0F;
-  Tensor output;  ///< [value_heads][value_dim]
+  float epsilon = 0.0F;                 ///< of that norm
+  float key_epsilon = 1e-6F;            ///< added to a query or key head's mean of squares before the root
+  Tensor output;                        ///< [value_heads][value_dim]
 };
 
 /// Two-tap dynamic causal convolution inside a draft block (Qwen3.8-27B spec B.3), channel c in group c / group:

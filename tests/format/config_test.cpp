@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "format/checkpoint_files.h"
+#include "checkpoint_files.h"
 
 namespace tensorfold::format {
 namespace {

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "format/checkpoint_files.h"
+#include "checkpoint_files.h"
 #include "format/safetensors_header.h"
 #include "format/safetensors_store.h"
 

@@ -12,8 +12,6 @@
 namespace tensorfold::backend::cpu {
 namespace {
 
-constexpr float kKeyEpsilon = 1e-6F;
-
 int64_t record_width(const GatedDeltaShape& shape) { return shape.channels() + 2LL * shape.value_heads; }
 
 /// Slides the raw rows of the convolution: to[j] = the last kernel-1 of (old rows, new rows).
@@ -93,7 +91,7 @@ void CpuBackend::delta_inputs(const GatedDelta& a, const GatedDeltaShape& shape,
       kernels_.convolve(inputs.raw + row * shape.kernel, taps, shape.kernel, shape.channels(), channels);
       for (int64_t head = 0; head < 2LL * shape.key_heads; ++head) {
         float* values = channels + head * shape.key_dim;
-        kernels_.rms_norm(values, nullptr, shape.key_dim, kKeyEpsilon, values);
+        kernels_.rms_norm(values, nullptr, shape.key_dim, a.key_epsilon, values);
         kernels_.scale(head < shape.key_heads ? query_scale : key_scale, shape.key_dim, values);
       }
       float* decays = inputs.gates + row * 2 * shape.value_heads;
