@@ -4,23 +4,30 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "backend/backend.h"
+#include "drafters/drafter.h"
 #include "engine/request.h"
 #include "families/model.h"
 
 namespace tensorfold::engine {
 
 struct EngineOptions {
-  int32_t context =
-      0;  ///< prompt + reply tokens of one sequence; 0: as much as memory affords, up to the native window
+  /// Prompt + reply tokens of one sequence; 0: as much as memory affords, up to the native window.
+  int32_t context = 0;
   int32_t parallel = 0;  ///< running sequences; 0: auto
   int32_t page_tokens = 64;
   int32_t prefill_rows = 512;  ///< most prompt rows in one forward
+  int32_t window_rows = 16;    ///< most rows of one sequence's draft window
   double decode_share = 0.25;  ///< share of the time that running replies keep while prompts fill
   bool drafts = true;
+  int32_t fixed_drafts = -1;   ///< >= 0: always so many drafts of the first drafter (tests and measurements)
   uint64_t memory_budget = 0;  ///< bytes for caches and kept prefixes; 0: 70 % of the machine's memory less the weights
 };
+
+/// The rows a model must be loaded for (families::Family::load) to serve these options.
+int32_t forward_rows(const EngineOptions& options);
 
 /// Totals for health and metrics; cheap to read from any thread.
 struct EngineStatus {
@@ -34,7 +41,8 @@ struct EngineStatus {
   uint64_t reply_tokens = 0;
   uint64_t drafted = 0;
   uint64_t accepted = 0;
-  std::string drafts_off_reason;  ///< empty, or why the load-time row check turned drafts off
+  int32_t window_rows = 1;        ///< most rows of a draft window, as the row check left it; 1: no drafts
+  std::string drafts_off_reason;  ///< empty, or why the load-time row check narrowed windows or turned drafts off
 };
 
 /// Handle of a submitted request; dropping it does not cancel.
@@ -56,7 +64,9 @@ class Engine {
   virtual void stop() = 0;
 };
 
-/// Starts an engine; runs the load-time row check first. The model and backend outlive the engine.
-std::unique_ptr<Engine> start_engine(backend::Backend& backend, families::Model& model, const EngineOptions& options);
+/// Starts an engine; runs the load-time row check first. The model and backend outlive the engine. Throws
+/// Error(capacity) when the caches do not fit, naming the context that would.
+std::unique_ptr<Engine> start_engine(backend::Backend& backend, families::Model& model, const EngineOptions& options,
+                                     std::vector<std::unique_ptr<drafters::Drafter>> drafters = {});
 
 }  // namespace tensorfold::engine

@@ -1,0 +1,63 @@
+// The drafters of an engine and the choice among them: who proposes how much for which lane, and what became of it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "drafters/draft_policy.h"
+#include "drafters/drafter.h"
+#include "engine/cache_pool.h"
+#include "engine/sequence.h"
+
+namespace tensorfold::engine {
+
+/// What one lane gets for its next window.
+struct Proposal {
+  int32_t drafter = -1;
+  drafters::Draft draft;
+};
+
+class DraftPlanner {
+ public:
+  /// `fixed_drafts` >= 0: the first drafter always proposes so many (tests and measurements); else the policy decides.
+  DraftPlanner(std::vector<std::unique_ptr<drafters::Drafter>> drafters, int32_t fixed_drafts);
+
+  /// What the target's forward must leave, over all drafters.
+  [[nodiscard]] const drafters::TargetOutputs& wants() const { return wants_; }
+  /// The drafters' cache layouts, in order.
+  [[nodiscard]] std::vector<backend::CacheLayout> layouts() const;
+  void attach(CachePool& pool);
+  [[nodiscard]] bool empty() const { return drafters_.empty(); }
+  [[nodiscard]] std::string_view name(int32_t drafter) const { return at(drafter).name(); }
+
+  /// Follows a sequence that decodes with drafts; `cached` as Drafter::open.
+  void open(const Sequence& sequence, int32_t cached);
+  void close(const Sequence& sequence);
+
+  /// Proposes for each of `lanes` (opened, decoding): at most `most_of[i]` drafts for lane i and `most_rows` rows in
+  /// all, pending tokens included. A lane whose pages cannot be reserved gets nothing.
+  std::vector<Proposal> propose(std::span<Sequence* const> lanes, std::span<const int32_t> most_of, int32_t most_rows,
+                                CachePool& pool);
+  /// Rows of the last forward that stay, of opened lanes.
+  void absorb(std::span<const drafters::KeptRows> kept, backend::Tensor hidden, backend::Tensor taps);
+  void observe(const Sequence& sequence, int32_t drafter, const drafters::Draft& draft, int32_t accepted);
+  /// A round of `rows` rows without prompt rows took so long.
+  void record_forward(int32_t rows, double seconds) { policy_.record_forward(rows, seconds); }
+
+ private:
+  [[nodiscard]] drafters::Drafter& at(int32_t drafter) const { return *drafters_[static_cast<size_t>(drafter)]; }
+  void ask(int32_t drafter, std::span<const drafters::DraftRequest> requests, std::span<drafters::Draft> drafts);
+
+  std::vector<std::unique_ptr<drafters::Drafter>> drafters_;
+  std::vector<bool> free_;  ///< proposes from tokens alone
+  drafters::TargetOutputs wants_;
+  drafters::DraftPolicy policy_;
+  int32_t fixed_drafts_;
+};
+
+/// The first `rows` tokens of a draft: parents precede children, so every prefix is a draft.
+void cut_draft(drafters::Draft& draft, size_t rows);
+
+}  // namespace tensorfold::engine

@@ -1,0 +1,22 @@
+// How the memory budget is divided: state slots, pages, and the context one sequence may use.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/cache_pool.h"
+#include "engine/engine.h"
+
+namespace tensorfold::engine {
+
+struct MemoryPlan {
+  int32_t lanes = 0;
+  int32_t context = 0;
+  backend::CacheSize cache;
+};
+
+/// `budget`: bytes for the caches. `max_rows`: Model::max_rows. Throws Error(capacity) when not even a small context
+/// fits, or the wanted one does not (the message names the largest that does).
+MemoryPlan plan_memory(const EngineOptions& options, const CacheCosts& costs, int32_t native_context, int32_t max_rows,
+                       uint64_t budget);
+
+}  // namespace tensorfold::engine

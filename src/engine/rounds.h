@@ -1,0 +1,97 @@
+// Rounds: one forward over all running sequences at a time, on the caller's thread. Deterministic given the order of
+// calls; the engine adds the thread and the queue.
+//
+// A round takes every decoding sequence's pending token with as many drafts as pay, adds prompt rows of those that fill
+// within the decode share, runs one forward, draws, keeps the matching paths, commits, and delivers.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/cache_pool.h"
+#include "engine/draft_planner.h"
+#include "engine/draw_rows.h"
+#include "engine/forward.h"
+#include "engine/prefix_store.h"
+#include "engine/prompt_schedule.h"
+#include "engine/sequence.h"
+
+namespace tensorfold::engine {
+
+struct RoundOptions {
+  int32_t lanes = 1;           ///< running sequences
+  int32_t prefill_rows = 512;  ///< most prompt rows in one forward
+  int32_t window_rows = 16;    ///< most rows of one sequence's draft window; 1: no drafts
+  double decode_share = 0.25;
+};
+
+/// Totals over all sequences.
+struct RoundTotals {
+  uint64_t rounds = 0;
+  uint64_t prompt_tokens = 0;
+  uint64_t cached_tokens = 0;
+  uint64_t reply_tokens = 0;
+  uint64_t drafted = 0;
+  uint64_t accepted = 0;
+};
+
+class Rounds {
+ public:
+  /// `store` may be null. All arguments outlive this object.
+  Rounds(CachePool& pool, ForwardRunner& forward, DraftPlanner& drafts, PrefixStore* store,
+         const RoundOptions& options);
+
+  /// Gives a sequence a lane and resumes it from the longest kept prefix. False when no lane is free or the pages for
+  /// its tokens cannot be found without taking them from running sequences.
+  bool admit(const std::shared_ptr<Sequence>& sequence);
+  /// One round. Finished sequences have left and reported; `yielded` receives those that had to give up their place.
+  void step(std::vector<std::shared_ptr<Sequence>>& yielded);
+  /// Takes a running sequence's place away; it can be admitted again and loses nothing but time.
+  void give_up(const std::shared_ptr<Sequence>& sequence);
+  /// Ends a sequence, running or waiting, and reports.
+  void finish(const std::shared_ptr<Sequence>& sequence, FinishReason reason, const std::string& error);
+  /// Ends every running sequence.
+  void finish_all(FinishReason reason, const std::string& error);
+
+  [[nodiscard]] std::span<const std::shared_ptr<Sequence>> running() const { return running_; }
+  [[nodiscard]] bool has_free_lane() const { return running_.size() < lanes_.size(); }
+  [[nodiscard]] const RoundTotals& totals() const { return totals_; }
+
+ private:
+  struct Round {
+    std::vector<SequenceWindow> windows;
+    std::vector<drafters::Draft> drafts;  ///< of each window
+    int32_t decode_rows = 0;
+    int32_t prompt_rows = 0;
+    int32_t logit_rows = 0;
+  };
+
+  void drop_cancelled();
+  bool make_pages(Sequence& sequence, int32_t tokens, std::vector<std::shared_ptr<Sequence>>& yielded);
+  Round compose(std::vector<std::shared_ptr<Sequence>>& yielded);
+  void add_decode_windows(Round& round, std::vector<std::shared_ptr<Sequence>>& yielded);
+  void add_prompt_windows(Round& round, std::vector<std::shared_ptr<Sequence>>& yielded);
+  [[nodiscard]] int32_t most_drafts(const Sequence& sequence) const;
+  void run_forward(const Round& round);
+  void settle(Round& round, std::span<const backend::Drawn> drawn);
+  void deliver(Sequence& sequence, Acceptance& acceptance, std::span<const TokenLogprobs> logprobs);
+  void keep_states(const Sequence& sequence);
+  void leave(const std::shared_ptr<Sequence>& sequence);
+
+  CachePool& pool_;
+  ForwardRunner& forward_;
+  DraftPlanner& drafts_;
+  PrefixStore* store_;
+  RoundOptions options_;
+  DecodeShare share_;
+  DrawRows draw_rows_;
+  std::vector<std::shared_ptr<Sequence>> running_;  ///< in order of admission
+  std::vector<bool> lanes_;                         ///< taken
+  RoundTotals totals_;
+};
+
+}  // namespace tensorfold::engine

@@ -1,0 +1,162 @@
+#include "engine/row_check.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+
+namespace tensorfold::engine {
+namespace {
+
+constexpr int32_t prompt_tokens = 48;
+constexpr std::array<int32_t, 7> widths = {2, 3, 4, 6, 8, 12, 16};
+
+/// A lane that gives its pages back.
+class ScopedLane {
+ public:
+  explicit ScopedLane(CachePool& pool) : pool_(pool) { check(pool.open(lane), "the row check found no free lane"); }
+  ~ScopedLane() { pool_.close(lane); }
+  ScopedLane(const ScopedLane&) = delete;
+  ScopedLane& operator=(const ScopedLane&) = delete;
+  void reserve(int32_t tokens) { check(pool_.reserve(lane, tokens), "the row check found no free pages"); }
+  CacheLane lane;
+
+ private:
+  CachePool& pool_;
+};
+
+class RowCheck {
+ public:
+  RowCheck(CachePool& pool, ForwardRunner& forward, int32_t widest)
+      : pool_(pool), forward_(forward), widest_(std::min({widest, widths.back(), forward.most_logit_rows()})) {
+    const auto vocabulary = static_cast<int32_t>(forward.vocabulary());
+    for (int32_t i = 0; i < prompt_tokens; ++i) prompt_.push_back(((37 * i + 11) % 50000 + 1000) % vocabulary);
+    for (int32_t r = 0; r < widest_ + 1; ++r) next_.push_back((3001 + 17 * r) % vocabulary);
+  }
+
+  RowCheckResult run() {
+    RowCheckResult result;
+    feed_singles();
+    ScopedLane lane(pool_);
+    lane.reserve(prompt_tokens + 2 * widest_ + 2);
+    feed(lane.lane, prompt_);
+    for (const int32_t width : widths) {
+      if (width > widest_) break;
+      if (!chain_is_exact(lane.lane, width)) {
+        result.problem = fmt::format("a window of {} rows gives other bits than single rows", width);
+        return result;
+      }
+      result.exact_rows = width;
+    }
+    if (widest_ < 2) return result;
+    if (!tree_is_exact(lane.lane)) {
+      result = {.exact_rows = 1, .problem = "a tree of drafts gives other bits than single rows"};
+    } else if (!neighbours_are_exact(lane.lane)) {
+      result = {.exact_rows = 1, .problem = "a window beside another sequence gives other bits than alone"};
+    } else if (!partly_kept_is_exact(lane.lane)) {
+      result = {.exact_rows = 1, .problem = "decoding after a partly kept window gives other bits"};
+    }
+    return result;
+  }
+
+ private:
+  using Logits = std::vector<float>;
+
+  void feed(CacheLane& lane, std::span<const int32_t> tokens) {
+    const Window window{.lane = &lane, .tokens = tokens, .parents = {}, .keep_all = true, .logits = WantedLogits::none};
+    forward_.run(std::span(&window, 1));
+    lane.committed += static_cast<int32_t>(tokens.size());
+  }
+
+  [[nodiscard]] Logits read(int32_t logit_row) {
+    Logits logits(static_cast<size_t>(forward_.vocabulary()));
+    forward_.read_logits(logit_row, 1, logits);
+    return logits;
+  }
+
+  [[nodiscard]] bool equal(int32_t logit_row, const Logits& expected) {
+    const Logits logits = read(logit_row);
+    return std::memcmp(logits.data(), expected.data(), logits.size() * sizeof(float)) == 0;
+  }
+
+  /// The reference: rows one at a time, each committed.
+  void feed_singles() {
+    ScopedLane lane(pool_);
+    lane.reserve(prompt_tokens + widest_ + 1);
+    feed(lane.lane, prompt_);
+    for (const int32_t& token : next_) {
+      const Window window{
+          .lane = &lane.lane, .tokens = {&token, 1}, .parents = {}, .keep_all = true, .logits = WantedLogits::all};
+      forward_.run(std::span(&window, 1));
+      ++lane.lane.committed;
+      singles_.push_back(read(0));
+    }
+  }
+
+  bool chain_is_exact(CacheLane& lane, int32_t width) {
+    const auto tokens = std::span<const int32_t>(next_).first(static_cast<size_t>(width));
+    const Window window{.lane = &lane, .tokens = tokens, .parents = {}, .keep_all = false, .logits = WantedLogits::all};
+    forward_.run(std::span(&window, 1));
+    for (int32_t row = 0; row < width; ++row) {
+      if (!equal(row, singles_[static_cast<size_t>(row)])) return false;
+    }
+    return true;
+  }
+
+  /// The true chain with wrong siblings between its rows.
+  bool tree_is_exact(CacheLane& lane) {
+    const std::array<int32_t, 5> tokens = {next_[0], prompt_[5], next_[1], prompt_[9], next_[2]};
+    const std::array<int32_t, 5> parents = {-1, 0, 0, 1, 2};
+    if (widest_ < 3 || forward_.most_logit_rows() < 5) return true;
+    const Window window{
+        .lane = &lane, .tokens = tokens, .parents = parents, .keep_all = false, .logits = WantedLogits::all};
+    forward_.run(std::span(&window, 1));
+    return equal(0, singles_[0]) && equal(2, singles_[1]) && equal(4, singles_[2]);
+  }
+
+  bool neighbours_are_exact(CacheLane& lane) {
+    if (forward_.most_logit_rows() < 5) return true;
+    ScopedLane other(pool_);
+    other.reserve(prompt_tokens);
+    const auto few = std::span<const int32_t>(prompt_).first(3);
+    const auto two = std::span<const int32_t>(next_).first(2);
+    const std::array<Window, 2> windows = {
+        Window{.lane = &other.lane, .tokens = few, .parents = {}, .keep_all = true, .logits = WantedLogits::all},
+        Window{.lane = &lane, .tokens = two, .parents = {}, .keep_all = false, .logits = WantedLogits::all}};
+    forward_.run(windows);
+    return equal(3, singles_[0]) && equal(4, singles_[1]);
+  }
+
+  bool partly_kept_is_exact(CacheLane& lane) {
+    const std::array<int32_t, 2> tokens = {next_[0], prompt_[7]};
+    const Window window{.lane = &lane, .tokens = tokens, .parents = {}, .keep_all = false, .logits = WantedLogits::all};
+    forward_.run(std::span(&window, 1));
+    const backend::KeptPath kept{.sequence = 0, .rows = {0}};
+    forward_.commit(std::span(&kept, 1));
+    ++lane.committed;
+    const Window after{
+        .lane = &lane, .tokens = {&next_[1], 1}, .parents = {}, .keep_all = true, .logits = WantedLogits::all};
+    forward_.run(std::span(&after, 1));
+    ++lane.committed;
+    return equal(0, singles_[1]);
+  }
+
+  CachePool& pool_;
+  ForwardRunner& forward_;
+  int32_t widest_;
+  std::vector<int32_t> prompt_;
+  std::vector<int32_t> next_;
+  std::vector<Logits> singles_;
+};
+
+}  // namespace
+
+RowCheckResult check_rows(CachePool& pool, ForwardRunner& forward, int32_t widest) {
+  return RowCheck(pool, forward, widest).run();
+}
+
+}  // namespace tensorfold::engine

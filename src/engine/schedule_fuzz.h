@@ -1,0 +1,52 @@
+// The schedule fuzzer: random chunkings, windows, acceptances, interleavings, evictions and resumes of several
+// sequences against feeding one token at a time, compared bit for bit. It is the test of the law (DESIGN section 1):
+// what is computed at a position depends on the tokens up to it and on nothing else.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "families/model.h"
+
+namespace tensorfold::engine {
+
+/// What is tested. The model holds references to the backend, so it goes first.
+struct FuzzSubject {
+  std::unique_ptr<backend::Backend> backend;
+  std::unique_ptr<families::Model> model;
+};
+
+struct FuzzOptions {
+  /// Time for schedules; the reference run comes on top, and more time where a situation was not met.
+  double seconds = 20.0;
+  uint64_t seed = 1;
+  std::vector<int32_t> threads = {1, 2};  ///< one subject is made for each; the first also makes the reference
+  int32_t long_story = 600;               ///< tokens of the longest sequence; above 512 attention has two partitions
+};
+
+struct FuzzReport {
+  /// How often each situation came up. All of them must have.
+  std::map<std::string, uint64_t> counters;
+  uint64_t rounds = 0;
+  uint64_t compared_rows = 0;
+  uint64_t compared_states = 0;
+  uint64_t compared_pages = 0;
+  uint64_t mismatches = 0;
+  std::vector<std::string> first_mismatches;  ///< one line each, at most 10
+
+  /// Names of the counters that stayed 0.
+  [[nodiscard]] std::vector<std::string> untouched() const;
+  [[nodiscard]] bool passed() const { return mismatches == 0 && untouched().empty(); }
+};
+
+/// Makes a subject that computes with `threads` threads.
+using FuzzFactory = std::function<FuzzSubject(int32_t threads)>;
+
+FuzzReport fuzz_schedules(const FuzzFactory& make, const FuzzOptions& options);
+
+}  // namespace tensorfold::engine
