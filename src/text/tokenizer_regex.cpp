@@ -12,9 +12,25 @@
 namespace tensorfold::text {
 namespace {
 
-// Members of \w in Oniguruma with Unicode: Alphabetic, marks, decimal digits, connectors.
+// Members of \w in Oniguruma with Unicode: Alphabetic, marks, decimal digits, connectors. Outside a class it also takes
+// the superscripts and fractions of Latin-1.
 constexpr std::string_view word_members =
     R"(\p{L}\p{M}\p{Nl}\p{Nd}\p{Pc}\x{24b6}-\x{24e9}\x{1f130}-\x{1f149}\x{1f150}-\x{1f169}\x{1f170}-\x{1f189})";
+
+std::string word_class(bool negated) {
+  return (negated ? "[^" : "[") + std::string(word_members) + R"(\x{b2}\x{b3}\x{b9}\x{bc}-\x{be}])";
+}
+
+// PCRE2 reads \p{Han} as the characters used with Han (Script_Extensions), Oniguruma as those that are Han (Script).
+bool is_script(std::string_view name) {
+  const std::string pattern = "\\p{sc:" + std::string(name) + "}";
+  int error = 0;
+  PCRE2_SIZE offset = 0;
+  pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), PCRE2_UTF | PCRE2_UCP,
+                                   &error, &offset, nullptr);
+  pcre2_code_free(code);
+  return code != nullptr;
+}
 
 [[noreturn]] void refuse(std::string_view pattern, std::string_view what) {
   fail(ErrorKind::unsupported, "tokenizer.json: the regular expression '{}' {}", pattern, what);
@@ -77,23 +93,42 @@ class Translator {
     if (position_ + 1 >= pattern_.size()) refuse(pattern_, "ends in a backslash");
     const char c = pattern_[position_ + 1];
     if (c == 'w') {
-      result_ += in_class_ ? std::string(word_members) : "[" + std::string(word_members) + "]";
+      result_ += in_class_ ? std::string(word_members) : word_class(false);
     } else if (c == 'h') {
       result_ += in_class_ ? "0-9a-fA-F" : "[0-9a-fA-F]";
-    } else if (c == 'W' && !in_class_) {
-      result_ += "[^" + std::string(word_members) + "]";
-    } else if (c == 'H' && !in_class_) {
-      result_ += "[^0-9a-fA-F]";
-    } else if (c == 'W' || c == 'H') {
+    } else if (in_class_ && (c == 'W' || c == 'H')) {
       refuse(pattern_, "negates a shorthand inside a character class, which is not supported");
+    } else if (c == 'W') {
+      result_ += word_class(true);
+    } else if (c == 'H') {
+      result_ += "[^0-9a-fA-F]";
+    } else if (!in_class_ && (c == 'b' || c == 'B')) {
+      const std::string inside = word_class(false);
+      const bool border = c == 'b';
+      result_ += fmt::format("(?:(?<={0})(?{1}{0})|(?<!{0})(?{2}{0}))", inside, border ? '!' : '=', border ? '=' : '!');
+    } else if ((c == 'p' || c == 'P' || c == 'x') && pattern_.substr(position_ + 2).starts_with('{')) {
+      braced_escape(c);
+      return;
     } else {
-      const bool braced =
-          position_ + 2 < pattern_.size() && pattern_[position_ + 2] == '{' && (c == 'p' || c == 'P' || c == 'x');
-      const std::size_t end = braced ? pattern_.find('}', position_) : std::string_view::npos;
-      copy(end == std::string_view::npos ? 2 : end + 1 - position_);
+      copy(2);
       return;
     }
     position_ += 2;
+  }
+
+  // \p{...}, \P{...} or \x{...}.
+  void braced_escape(char kind) {
+    const std::size_t end = pattern_.find('}', position_);
+    if (end == std::string_view::npos) refuse(pattern_, "has an unfinished escape");
+    std::string_view name = pattern_.substr(position_ + 3, end - position_ - 3);
+    const bool negated = name.starts_with('^');
+    if (negated) name.remove_prefix(1);
+    if (kind != 'x' && name.size() > 2 && is_script(name)) {
+      result_ += fmt::format("\\{}{{{}sc:{}}}", kind, negated ? "^" : "", name);
+      position_ = end + 1;
+    } else {
+      copy(end + 1 - position_);
+    }
   }
 
   std::string_view pattern_;

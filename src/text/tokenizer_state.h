@@ -46,8 +46,9 @@ struct Tokenizer::State {
   PreTokenizerPipeline pre_tokenizer;
   PostProcessor post_processor;
   Decoder decoder;
-  std::vector<AddedToken> added;                               // by id
-  std::vector<std::int32_t> added_index;                       // by id: index into `added`, or -1
+  std::vector<AddedToken> added;          // by id
+  std::vector<std::string> added_texts;   // their contents; of a `normalized` token the normalised one, as it is shown
+  std::vector<std::int32_t> added_index;  // by id: index into `added`, or -1
   std::map<std::string, std::int32_t, std::less<>> added_ids;  // by content
   AddedTokenFinder raw_finder;                                 // tokens looked for in the text as it came
   AddedTokenFinder normalized_finder;                          // tokens looked for behind the normaliser
@@ -60,7 +61,8 @@ struct Tokenizer::State {
     return &added[static_cast<std::size_t>(added_index[index])];
   }
   [[nodiscard]] std::optional<std::string_view> token(std::int32_t id) const {
-    if (const AddedToken* found = find_added(id)) return found->content;
+    if (find_added(id) != nullptr)
+      return added_texts[static_cast<std::size_t>(added_index[static_cast<std::size_t>(id)])];
     return model.vocabulary().token(id);
   }
 };

@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/utf8.h"
@@ -32,6 +33,19 @@ const std::uint8_t* categories() {
   static const std::vector<std::uint8_t> table = spread(tables::category_runs, tables::category_runs_size);
   return table.data();
 }
+
+bool in_unicode_9(char32_t code_point) {
+  static const std::vector<std::uint8_t> is_new = spread(tables::new_since_9_runs, tables::new_since_9_runs_size);
+  return code_point < code_points && is_new[code_point] == 0;
+}
+
+// Ranges around the punctuation that Unicode 9.0 added to 8.0.
+constexpr std::array<std::pair<char32_t, char32_t>, 6> new_punctuation = {{{0x2E43, 0x2E44},
+                                                                           {0x1144B, 0x1145D},
+                                                                           {0x11660, 0x1166C},
+                                                                           {0x11C41, 0x11C45},
+                                                                           {0x11C70, 0x11C71},
+                                                                           {0x1E95E, 0x1E95F}}};
 
 bool between(Category value, Category low, Category high) { return value >= low && value <= high; }
 
@@ -86,7 +100,9 @@ std::uint8_t combining_class(char32_t code_point) {
 }
 
 bool is_letter(char32_t code_point) { return between(category(code_point), Category::Lu, Category::Lo); }
-bool is_mark(char32_t code_point) { return between(category(code_point), Category::Mn, Category::Me); }
+bool is_accent(char32_t code_point) {
+  return between(category(code_point), Category::Mn, Category::Me) && in_unicode_9(code_point);
+}
 bool is_number(char32_t code_point) { return between(category(code_point), Category::Nd, Category::No); }
 
 bool is_punctuation(char32_t code_point) {
@@ -95,7 +111,9 @@ bool is_punctuation(char32_t code_point) {
                               (code_point >= 'a' && code_point <= 'z');
     return code_point > 0x20 && code_point < 0x7F && !alphanumeric;
   }
-  return between(category(code_point), Category::Pc, Category::Po);
+  return between(category(code_point), Category::Pc, Category::Po) && in_unicode_9(code_point) &&
+         !std::any_of(new_punctuation.begin(), new_punctuation.end(),
+                      [&](const auto& range) { return code_point >= range.first && code_point <= range.second; });
 }
 
 bool is_whitespace(char32_t code_point) {

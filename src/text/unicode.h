@@ -1,4 +1,5 @@
-// Properties of code points as Hugging Face's tokenizers library sees them: Unicode 16.0 (see unicode_tables.h).
+// Properties of code points as Hugging Face's tokenizers library sees them. It mixes versions of Unicode, and so do
+// we: 16.0 unless a function says otherwise (see scripts/make-unicode-tables.py).
 #pragma once
 
 #include <cstdint>
@@ -48,18 +49,18 @@ std::uint8_t combining_class(char32_t code_point);
 
 /// Category L*.
 bool is_letter(char32_t code_point);
-/// Category M*.
-bool is_mark(char32_t code_point);
+/// Category M* in Unicode 9.0 (what StripAccents removes).
+bool is_accent(char32_t code_point);
 /// Category N* (Rust's char::is_numeric).
 bool is_number(char32_t code_point);
-/// Category P* or any other ASCII character that is neither letter, digit nor blank.
+/// Category P* in Unicode 8.0, or any other visible ASCII character that is neither letter nor digit.
 bool is_punctuation(char32_t code_point);
 /// Property White_Space.
 bool is_whitespace(char32_t code_point);
 /// `\w` of Rust's regular expressions: Alphabetic, M*, Nd, Pc and the two joiners.
 bool is_word(char32_t code_point);
 
-/// Full lower case of each character by itself, without the rules that look at its neighbours (Rust's
+/// Full lower case (Unicode 17.0) of each character by itself, without the rules that look at its neighbours (Rust's
 /// char::to_lowercase).
 std::string lower_case(std::string_view text);
 

@@ -34,6 +34,8 @@ extern const std::uint32_t combining_runs[];  // value: canonical combining clas
 extern const std::size_t combining_runs_size;
 extern const std::uint32_t changed_since_14_runs[];  // value: 1 where 16.0's category is not 14.0's
 extern const std::size_t changed_since_14_runs_size;
+extern const std::uint32_t new_since_9_runs[];  // value: 1 where 9.0 had no character
+extern const std::size_t new_since_9_runs_size;
 
 extern const std::uint32_t decomposition_pool[];
 extern const std::size_t decomposition_pool_size;
@@ -43,7 +45,7 @@ extern const Decomposition compatibility_decompositions[];  // sorted, only wher
 extern const std::size_t compatibility_decompositions_size;
 extern const Composition compositions[];  // sorted by (first, second)
 extern const std::size_t compositions_size;
-extern const LowerCase lower_cases[];  // sorted; Unicode 16.0
+extern const LowerCase lower_cases[];  // sorted; Unicode 17.0
 extern const std::size_t lower_cases_size;
 
 }  // namespace tensorfold::text::unicode_tables
