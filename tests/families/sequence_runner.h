@@ -72,6 +72,8 @@ class SequenceRunner {
 
   /// The last forward's final-normed rows and taps.
   [[nodiscard]] backend::Tensor hidden() const { return hidden_; }
+  [[nodiscard]] backend::Tensor taps() const { return tapped_; }
+  [[nodiscard]] std::span<const int32_t> pages() const { return pages_; }
   Rows read_hidden() { return read_rows(backend_, hidden_, rows_); }
   Rows read_tap(int64_t index) {
     const Rows all = read_rows(backend_, tapped_, rows_);
