@@ -80,9 +80,9 @@ class DemoDrafts : public ::testing::Test {
 
 TEST_F(DemoDrafts, DflashWalksTheRecordedDrafts) {
   const auto directory = testing::project_path("models/demo-dflash2");
-  const format::SafetensorsStore store(directory);
+  const auto store = format::SafetensorsStore::open_directory(directory);
   const auto config = nlohmann::json::parse(read_text_file(directory / "config.json", 1'000'000));
-  DflashDrafter drafter(*backend_, *loaded_.model, config, store, {.bits = 0, .tree = false, .weights = {}});
+  DflashDrafter drafter(*backend_, *loaded_.model, config, *store, {.bits = 0, .tree = false, .weights = {}});
   int positions = 0;
   int accepted = 0;
   int different = 0;
