@@ -164,11 +164,16 @@ inline ::testing::AssertionResult close_to(const std::vector<float>& a, const st
   return ::testing::AssertionSuccess();
 }
 
-/// A backend setting under which the bits must not change.
+/// A backend setting under which the bits must not change. Level "cuda" is the CUDA backend, which has its own bits.
 struct World {
   std::string level;
   int threads = 1;
 };
+
+inline std::unique_ptr<backend::Backend> make_backend(const World& world) {
+  if (world.level == "cuda") return backend::make_cuda_backend(0);
+  return backend::make_cpu_backend(world.threads, world.level);
+}
 
 inline std::vector<std::string> available_levels() {
   std::vector<std::string> levels;

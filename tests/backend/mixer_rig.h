@@ -31,7 +31,7 @@ class Mixer {
 class MixerSession {
  public:
   MixerSession(const World& world, Mixer& mixer, int32_t page_tokens, int32_t most_tokens, int32_t sequences = 1)
-      : backend_(backend::make_cpu_backend(world.threads, world.level)), mixer_(mixer), page_tokens_(page_tokens) {
+      : backend_(make_backend(world)), mixer_(mixer), page_tokens_(page_tokens) {
     const int32_t pages_each = (most_tokens + page_tokens - 1) / page_tokens;
     const int32_t pages = pages_each * sequences;
     mixer_.load(*backend_);
@@ -60,14 +60,23 @@ class MixerSession {
   }
 
   std::vector<float> run(const backend::Plan& plan, const std::vector<float>& rows) {
-    const auto input = make_tensor(*backend_, plan.rows(), mixer_.input_width(), rows);
-    const auto output = make_tensor(*backend_, plan.rows(), mixer_.output_width());
-    backend_->run(plan, 0, [&] { mixer_.forward(*backend_, plan, *cache_, input, output); });
+    if (plan.rows() > most_rows_) {
+      // New tensors are another forward to `run`; the same ones let a backend replay what it captured.
+      most_rows_ = std::max(plan.rows(), 64);
+      shape_ += 1;
+      input_ = make_tensor(*backend_, most_rows_, mixer_.input_width());
+      output_ = make_tensor(*backend_, most_rows_, mixer_.output_width());
+    }
+    const std::vector<float> poison(static_cast<size_t>(plan.rows() * mixer_.output_width()),
+                                    std::numeric_limits<float>::quiet_NaN());
+    backend_->write_rows(input_, 0, plan.rows(), rows);
+    backend_->write_rows(output_, 0, plan.rows(), poison);
+    backend_->run(plan, shape_, [&] { mixer_.forward(*backend_, plan, *cache_, input_, output_); });
     for (size_t s = 0; s < plan.sequences.size(); ++s) {
       if (plan.sequences[s].keep_all)
         committed_[static_cast<size_t>(plan.sequences[s].state_slot)] += plan.sequences[s].row_count;
     }
-    return read_tensor(*backend_, output, plan.rows());
+    return read_tensor(*backend_, output_, plan.rows());
   }
 
   void commit(const backend::Plan& plan, const std::vector<backend::KeptPath>& kept) {
@@ -106,6 +115,10 @@ class MixerSession {
   std::unique_ptr<backend::Cache> cache_;
   std::vector<std::vector<int32_t>> tables_;
   std::vector<int32_t> committed_;
+  int32_t most_rows_ = 0;
+  uint64_t shape_ = 0;
+  backend::OwnedTensor input_;
+  backend::OwnedTensor output_;
 };
 
 inline std::vector<float> slice_rows(const std::vector<float>& rows, int64_t width, int64_t first, int64_t count) {

@@ -1,0 +1,206 @@
+#include "backend/cuda/cuda_backend.h"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace tensorfold::backend::cuda {
+namespace {
+
+constexpr size_t kPlanWords = 8ULL << 20;
+constexpr int64_t kMostSlots = 16384;  // partial attention results of a row
+constexpr int32_t kMostGraphRows = kMostRowsAProduct;
+std::atomic<uint64_t> workspace_growths{0};
+
+int32_t row_bucket(int32_t rows) {
+  for (const int32_t bucket : {0, 1, 8, 16}) {
+    if (rows <= bucket) return bucket;
+  }
+  return kMostGraphRows;
+}
+
+}  // namespace
+
+uint64_t Workspace::growths() { return workspace_growths; }
+
+void Workspace::grow(size_t bytes) {
+  workspace_growths += 1;
+  memory_ = DeviceArray<uint8_t>();
+  memory_ = DeviceArray<uint8_t>(bytes + bytes / 4);
+  cuda_check(cudaMemset(memory_.data(), 0, memory_.bytes()), "clear a workspace");
+  cuda_check(cudaDeviceSynchronize(), "clear a workspace");
+}
+
+UploadRing::~UploadRing() {
+  for (Slot& slot : slots_)
+    if (slot.done != nullptr) static_cast<void>(cudaEventDestroy(slot.done));
+}
+
+void UploadRing::copy(void* to, const void* from, size_t bytes, cudaStream_t stream) {
+  Slot& slot = slots_[next_];
+  next_ = (next_ + 1) % slots_.size();
+  if (slot.done == nullptr) cuda_check(cudaEventCreateWithFlags(&slot.done, cudaEventDisableTiming), "create an event");
+  cuda_check(cudaEventSynchronize(slot.done), "wait for a copy");
+  if (slot.memory.size() < bytes) slot.memory = PinnedArray<std::byte>(bytes + bytes / 2 + 4096);
+  std::memcpy(slot.memory.data(), from, bytes);
+  cuda_check(cudaMemcpyAsync(to, slot.memory.data(), bytes, cudaMemcpyHostToDevice, stream), "copy to the device");
+  cuda_check(cudaEventRecord(slot.done, stream), "record an event");
+}
+
+CudaBackend::CudaBackend(int index) : index_(index) {
+  int devices = 0;
+  if (const cudaError_t status = cudaGetDeviceCount(&devices); status != cudaSuccess || devices == 0)
+    fail(ErrorKind::unsupported, "no usable NVIDIA GPU: {}", cudaGetErrorString(status));
+  if (index < 0 || index >= devices)
+    fail(ErrorKind::invalid_request, "there is no GPU {}; this machine has {}", index, devices);
+  cudaDeviceProp properties{};
+  cuda_check(cudaGetDeviceProperties(&properties, index), "read the GPU's properties");
+  if (properties.major < 9)
+    fail(ErrorKind::unsupported, "{} has compute capability {}.{}; this build needs 9.0", properties.name,
+         properties.major, properties.minor);
+  cuda_check(cudaSetDevice(index), "select the GPU");
+  device_name_ = properties.name;
+  memory_bytes_ = properties.totalGlobalMem;
+  processors_ = properties.multiProcessorCount;
+  cuda_check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "create a stream");
+  plan_memory_ = DeviceArray<int32_t>(kPlanWords);
+}
+
+CudaBackend::~CudaBackend() {
+  static_cast<void>(cudaStreamSynchronize(stream_));
+  drop_graphs();
+  static_cast<void>(cudaStreamDestroy(stream_));
+}
+
+BackendInfo CudaBackend::info() const { return {"cuda", device_name_, "cuda-bf16-1", memory_bytes_}; }
+
+std::unique_ptr<Projection> CudaBackend::load_projection(std::span<const format::Linear> stacked) {
+  return load_packed_projection(stacked, stream_);
+}
+
+std::unique_ptr<Embedding> CudaBackend::load_embedding(const format::Linear& table) {
+  return load_embedding_table(table, stream_);
+}
+
+std::unique_ptr<Vector> CudaBackend::load_vector(std::span<const float> values) {
+  return std::make_unique<CudaVector>(values);
+}
+
+OwnedTensor CudaBackend::allocate(int64_t rows, int64_t width, Precision precision) {
+  auto buffer = std::make_unique<CudaBuffer>();
+  buffer->bf16 = precision == Precision::product;
+  const int64_t stride = buffer->bf16 ? (width + 63) / 64 * 64 : width;
+  const int64_t all_rows = (rows + 127) / 128 * 128;
+  buffer->memory = DeviceArray<uint8_t>(static_cast<size_t>(all_rows * stride) * (buffer->bf16 ? 2 : 4));
+  cuda_check(cudaMemsetAsync(buffer->memory.data(), 0, buffer->memory.bytes(), stream_), "clear activations");
+  OwnedTensor tensor;
+  tensor.view = {buffer.get(), width, stride, 0};
+  tensor.memory = std::move(buffer);
+  return tensor;
+}
+
+std::unique_ptr<Cache> CudaBackend::make_cache(const CacheLayout& layout, const CacheSize& size) {
+  for (const CacheEntry& entry : layout.entries) {
+    if (const auto* state = std::get_if<StateEntry>(&entry);
+        state != nullptr && !gated_delta_supports(std::get<GatedDeltaShape>(state->shape)))
+      fail(ErrorKind::unsupported, "{}: the CUDA backend steps key heads of 128 values only", state->name);
+  }
+  return std::make_unique<CudaCache>(layout, size);
+}
+
+Activation CudaBackend::activation(const Tensor& tensor) const {
+  if (!tensor) return {};
+  const auto& buffer = dynamic_cast<const CudaBuffer&>(*tensor.buffer);
+  check(!buffer.bf16 || tensor.offset % 8 == 0, "columns of bf16 activations begin at a multiple of 8");
+  return {buffer.memory.data(), tensor.stride, tensor.offset, tensor.width, buffer.bf16 ? 1 : 0};
+}
+
+const int32_t* CudaBackend::count_of(RowSet set) const { return plan_memory_.data() + (set == RowSet::logits ? 1 : 0); }
+
+void CudaBackend::upload(const Plan& plan) {
+  image_ = make_plan_image(plan, kinds_[shape_], kMostSlots);
+  check(image_.words.size() <= kPlanWords, "the plan fits its memory");
+  check(image_.window_rows <= kMostWindowRows, "a plan has at most 256 rows beside those that are all kept");
+  uploads_.copy(plan_memory_.data(), image_.words.data(), image_.words.size() * 4, stream_);
+  const PlanHeader& header = image_.header;
+  extent_ = {header.rows, header.logit_rows, header.sequences, header.longest_sequence, {}};
+  for (size_t i = 0; i < kinds_[shape_].size(); ++i) extent_.items[i] = header.attention[i].items;
+}
+
+CudaBackend::Extent CudaBackend::bucket() const {
+  Extent e = extent_;
+  e.rows = row_bucket(e.rows);
+  e.logit_rows = row_bucket(e.logit_rows);
+  e.sequences = row_bucket(e.sequences);
+  e.block_rows = row_bucket(e.block_rows);
+  for (int32_t& items : e.items)
+    items = items == 0 ? 0 : static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(std::max(items, 4))));
+  return e;
+}
+
+void CudaBackend::drop_graphs() {
+  for (auto& [key, graph] : graphs_)
+    if (graph.exec != nullptr) static_cast<void>(cudaGraphExecDestroy(graph.exec));
+  graphs_.clear();
+}
+
+void CudaBackend::launch_graph(Graph& graph, const std::function<void()>& forward) {
+  if (graph.exec == nullptr) {
+    cudaGraph_t captured = nullptr;
+    cuda_check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed), "begin a capture");
+    capturing_ = true;
+    try {
+      forward();
+    } catch (...) {
+      capturing_ = false;
+      static_cast<void>(cudaStreamEndCapture(stream_, &captured));
+      if (captured != nullptr) static_cast<void>(cudaGraphDestroy(captured));
+      throw;
+    }
+    capturing_ = false;
+    cuda_check(cudaStreamEndCapture(stream_, &captured), "end a capture");
+    const cudaError_t status = cudaGraphInstantiate(&graph.exec, captured, 0);
+    static_cast<void>(cudaGraphDestroy(captured));
+    cuda_check(status, "make a graph");
+  }
+  cuda_check(cudaGraphLaunch(graph.exec, stream_), "launch a graph");
+}
+
+void CudaBackend::run(const Plan& plan, uint64_t shape, const std::function<void()>& forward) {
+  cuda_check(cudaSetDevice(index_), "select the GPU");
+  shape_ = shape;
+  upload(plan);
+  if (extent_.rows == 0) return;
+  bool single_batches = true;
+  for (const auto& batches : image_.batches) single_batches = single_batches && batches.size() <= 1;
+  if (extent_.rows > kMostGraphRows || !single_batches) {
+    forward();
+    return;
+  }
+  const Extent own = extent_;
+  extent_ = bucket();
+  if (Workspace::growths() != growths_seen_) {
+    drop_graphs();
+    growths_seen_ = Workspace::growths();
+  }
+  Graph& graph = graphs_[{shape, extent_}];
+  if (!graph.warm) {
+    forward();
+    // A forward that asked for new work lists gets another key the next time, and is warm only after that.
+    graph.warm = true;
+    extent_ = own;
+    return;
+  }
+  launch_graph(graph, forward);
+}
+
+}  // namespace tensorfold::backend::cuda
+
+namespace tensorfold::backend {
+
+std::unique_ptr<Backend> make_cuda_backend(int index) { return std::make_unique<cuda::CudaBackend>(index); }
+
+}  // namespace tensorfold::backend

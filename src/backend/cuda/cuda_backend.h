@@ -1,0 +1,180 @@
+// The CUDA backend. See row_product.h, attention.h and gated_delta.h for the orders it sums in.
+//
+// A plan of at most 32 rows runs as a graph: the first forward of a kind runs kernel by kernel, the second is captured,
+// later ones are replayed with a new plan at the same address. Larger plans (prompts) run kernel by kernel.
+#pragma once
+
+#include <array>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/cuda/attention.h"
+#include "backend/cuda/cuda_cache.h"
+#include "backend/cuda/device_array.h"
+#include "backend/cuda/device_plan.h"
+#include "backend/cuda/gated_delta.h"
+#include "backend/cuda/key_pages.h"
+#include "backend/cuda/weights.h"
+
+namespace tensorfold::backend::cuda {
+
+class CudaBuffer : public Buffer {
+ public:
+  DeviceArray<uint8_t> memory;
+  bool bf16 = false;
+};
+
+/// A device workspace that grows; growing makes captured graphs stale.
+class Workspace {
+ public:
+  template <typename T>
+  T* get(size_t count) {
+    if (memory_.size() < count * sizeof(T)) grow(count * sizeof(T));
+    return reinterpret_cast<T*>(memory_.data());
+  }
+  /// Counts the growths of all workspaces.
+  static uint64_t growths();
+
+ private:
+  void grow(size_t bytes);
+  DeviceArray<uint8_t> memory_;
+};
+
+/// Page-locked pieces in turn, so that the host can prepare the next copy while one is under way.
+class UploadRing {
+ public:
+  UploadRing() = default;
+  ~UploadRing();
+  UploadRing(const UploadRing&) = delete;
+  UploadRing& operator=(const UploadRing&) = delete;
+  void copy(void* to, const void* from, size_t bytes, cudaStream_t stream);
+
+ private:
+  struct Slot {
+    PinnedArray<std::byte> memory;
+    cudaEvent_t done = nullptr;
+  };
+  std::array<Slot, 8> slots_;
+  size_t next_ = 0;
+};
+
+class CudaBackend : public Backend {
+ public:
+  explicit CudaBackend(int index);
+  ~CudaBackend() override;
+  CudaBackend(const CudaBackend&) = delete;
+  CudaBackend& operator=(const CudaBackend&) = delete;
+
+  [[nodiscard]] BackendInfo info() const override;
+  std::unique_ptr<Projection> load_projection(std::span<const format::Linear> stacked) override;
+  std::unique_ptr<Embedding> load_embedding(const format::Linear& table) override;
+  std::unique_ptr<Vector> load_vector(std::span<const float> values) override;
+  OwnedTensor allocate(int64_t rows, int64_t width, Precision precision) override;
+  std::unique_ptr<Cache> make_cache(const CacheLayout& layout, const CacheSize& size) override;
+
+  void run(const Plan& plan, uint64_t shape, const std::function<void()>& forward) override;
+
+  void embed(const Plan& plan, const Embedding& table, float scale, Tensor output) override;
+  void rms_norm(const Plan& plan, const RmsNorm& arguments) override;
+  void project(const Plan& plan, const Project& arguments) override;
+  void copy(const Plan& plan, Tensor input, Tensor output) override;
+  void attention(const Plan& plan, const Attention& arguments) override;
+  void gated_delta(const Plan& plan, const GatedDelta& arguments) override;
+  void block_convolution(const Plan& plan, const BlockConvolution& arguments) override;
+  void gather_rows(std::span<const int32_t> rows, Tensor input, Tensor output, int32_t first) override;
+  void draw(const Plan& plan, Tensor logits, std::span<const DrawRow> rows) override;
+  void read_draws(std::span<Drawn> out) override;
+  void top_candidates(const Plan& plan, Tensor logits, int32_t count) override;
+  void read_candidates(std::span<float> values, std::span<int32_t> ids) override;
+  void commit(const Plan& plan, Cache& cache, std::span<const KeptPath> kept) override;
+
+  void clear_state(Cache& cache, int32_t slot) override;
+  void copy_state(Cache& cache, int32_t from, int32_t to) override;
+  void copy_page(Cache& cache, int32_t from, int32_t to) override;
+  void read_state(const Cache& cache, int32_t slot, std::span<std::byte> out) override;
+  void write_state(Cache& cache, int32_t slot, std::span<const std::byte> in) override;
+  void read_page(const Cache& cache, int32_t page, std::span<std::byte> out) override;
+  void write_page(Cache& cache, int32_t page, std::span<const std::byte> in) override;
+  void read_rows(Tensor tensor, int64_t first, int64_t count, std::span<float> out) override;
+  void write_rows(Tensor tensor, int64_t first, int64_t count, std::span<const float> in) override;
+
+ private:
+  /// How many rows, logit rows, ... kernels are launched for: the plan's own numbers, or a graph's bucket.
+  struct Extent {
+    int32_t rows = 0;
+    int32_t logit_rows = 0;
+    int32_t sequences = 0;
+    int32_t block_rows = 1;  ///< most rows of one sequence
+    std::array<int32_t, kMostAttentionKinds> items{};
+    auto operator<=>(const Extent&) const = default;
+  };
+  struct GraphKey {
+    uint64_t shape = 0;
+    Extent extent;
+    auto operator<=>(const GraphKey&) const = default;
+  };
+  struct Graph {
+    bool warm = false;
+    cudaGraphExec_t exec = nullptr;
+  };
+  /// Draws that have been asked for: the rows, with what their spans pointed to.
+  struct PendingDraws {
+    std::vector<DrawRow> rows;
+    std::vector<std::vector<TokenCount>> counts;
+    std::vector<std::vector<LogitBias>> biases;
+    std::vector<std::vector<uint32_t>> masks;
+    int64_t vocabulary = 0;
+  };
+
+  [[nodiscard]] Activation activation(const Tensor& tensor) const;
+  [[nodiscard]] int32_t rows_of(RowSet set) const { return set == RowSet::logits ? extent_.logit_rows : extent_.rows; }
+  [[nodiscard]] const int32_t* count_of(RowSet set) const;
+  void upload(const Plan& plan);
+  [[nodiscard]] Extent bucket() const;
+  void launch_graph(Graph& graph, const std::function<void()>& forward);
+  void drop_graphs();
+  int kind_index(const Plan& plan, const AttentionKind& kind);
+  void product(const Project& arguments, Activation input, int32_t rows);
+  Activation product_input(const Project& arguments, int32_t rows);
+  [[nodiscard]] AttentionArguments attention_arguments(const Attention& arguments) const;
+
+  int index_ = 0;
+  std::string device_name_;
+  uint64_t memory_bytes_ = 0;
+  int32_t processors_ = 0;
+  cudaStream_t stream_ = nullptr;
+  UploadRing uploads_;
+
+  DeviceArray<int32_t> plan_memory_;
+  PlanImage image_;
+  Extent extent_;
+  bool capturing_ = false;
+  uint64_t shape_ = 0;
+  std::map<uint64_t, std::vector<AttentionKind>> kinds_;
+  std::map<GraphKey, Graph> graphs_;
+  uint64_t growths_seen_ = 0;
+
+  Workspace product_rows_;
+  Workspace partials_;
+  Workspace flags_;
+  Workspace queries_;
+  Workspace attention_partials_;
+  Workspace attention_sums_;
+  Workspace delta_steps_;
+  Workspace delta_outputs_;
+  Workspace transfer_;
+  Workspace gather_list_;
+  Workspace commit_list_;
+  Workspace layer_tables_;
+
+  PendingDraws draws_;
+  PinnedArray<float> drawn_logits_;
+  PinnedArray<float> candidate_logits_;
+  int32_t candidate_rows_ = 0;
+  int64_t candidate_width_ = 0;
+};
+
+}  // namespace tensorfold::backend::cuda

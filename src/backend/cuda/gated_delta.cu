@@ -1,0 +1,361 @@
+#include <cuda_bf16.h>
+
+#include "backend/cuda/async_copy.cuh"
+#include "backend/cuda/gated_delta.h"
+#include "backend/cuda/launch.h"
+
+namespace tensorfold::backend::cuda {
+namespace {
+
+constexpr int kKeyDim = 128;    // of the step: 8 lanes of 16 key values
+constexpr int kWarpsAStep = 4;  // warps of a step block
+constexpr int kRowsAWarp = 8;   // value rows: 4 groups of 8 lanes, two rows each
+constexpr int kRowsABlock = kWarpsAStep * kRowsAWarp;
+
+__host__ __device__ inline int64_t channels_of(const GatedDeltaShape& shape) {
+  return 2LL * shape.key_heads * shape.key_dim + static_cast<int64_t>(shape.value_heads) * shape.value_dim;
+}
+__device__ inline float silu(float x) { return x / (1.0F + __expf(-x)); }
+__device__ inline float from_bits(uint16_t bits) { return __uint_as_float(static_cast<uint32_t>(bits) << 16); }
+
+__device__ inline float warp_sum(float value) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(0xFFFFFFFFU, value, step);
+  return value;
+}
+
+/// The raw input `back` tokens before `row` on its own path.
+__device__ float raw_input(const PlanView& plan, const GatedDeltaArguments& a, const DeviceSequence& sequence, int row,
+                           int back, int channel) {
+  const int* parents = plan.parents();
+  while (back > 0 && row >= 0) {
+    row = parents[row];
+    back -= 1;
+    if (row < 0) break;
+  }
+  if (row >= 0) return __bfloat162float(__float2bfloat16_rn(a.mixed.get(row, channel)));  // as tails keep it
+  // `back` tokens before the last committed one.
+  const int kept = a.shape.kernel - 1;
+  const int64_t channels = channels_of(a.shape);
+  return from_bits(
+      a.tails[(static_cast<int64_t>(sequence.state_slot) * kept + (kept - 1 - back)) * channels + channel]);
+}
+
+/// One warp a (row, vector): query and key heads are convolved and normed, value heads convolved; the gates of a value
+/// head ride with it.
+__global__ void inputs_kernel(PlanView plan, const __grid_constant__ GatedDeltaArguments a) {
+  allow_next_kernel();
+  wait_for_previous_kernels();
+  const int row = static_cast<int>(blockIdx.x);
+  if (row >= plan.header().rows) return;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int vector = static_cast<int>(blockIdx.y) * 4 + static_cast<int>(threadIdx.x) / 32;
+  const GatedDeltaShape& shape = a.shape;
+  if (vector >= 2 * shape.key_heads + shape.value_heads) return;
+  const DeviceSequence sequence = plan.sequences()[plan.owner()[row]];
+  const bool is_value = vector >= 2 * shape.key_heads;
+  const int dim = is_value ? shape.value_dim : shape.key_dim;
+  const int first = is_value ? 2 * shape.key_heads * shape.key_dim + (vector - 2 * shape.key_heads) * shape.value_dim
+                             : vector * shape.key_dim;
+  const int64_t step_values = channels_of(shape) + 2 * shape.value_heads;
+  const int record = plan.records()[row];
+  float* to = a.steps + row * step_values;
+  float* to_record = record >= 0 ? a.record_steps + record * step_values : nullptr;
+  const auto write = [&](int64_t at, float value) {
+    to[at] = value;
+    if (to_record != nullptr) to_record[at] = value;
+  };
+  float values[8];  // dim <= 256
+  float sum = 0.0F;
+  for (int i = 0; i * 32 < dim; ++i) {
+    const int channel = first + i * 32 + lane;
+    float value = 0.0F;
+    for (int tap = 0; tap < shape.kernel; ++tap) {
+      const int back = shape.kernel - 1 - tap;
+      value = fmaf(a.convolution[static_cast<int64_t>(channel) * shape.kernel + tap],
+                   raw_input(plan, a, sequence, row, back, channel), value);
+    }
+    if (record >= 0)
+      a.record_raw[record * channels_of(shape) + channel] =
+          __bfloat16_as_ushort(__float2bfloat16_rn(a.mixed.get(row, channel)));
+    values[i] = silu(value);
+    sum = fmaf(values[i], values[i], sum);
+  }
+  float scale = 1.0F;
+  if (!is_value) {
+    const auto width = static_cast<float>(shape.key_dim);
+    const float root = sqrtf(width);
+    scale = rsqrtf(warp_sum(sum) / width + a.key_epsilon) / (vector < shape.key_heads ? width : root);
+  }
+  for (int i = 0; i * 32 < dim; ++i) write(first + i * 32 + lane, is_value ? values[i] : values[i] * scale);
+  if (is_value && lane == 0) {
+    const int head = vector - 2 * shape.key_heads;
+    const float shifted = a.decay.get(row, head) + a.decay_bias[head];
+    const float softplus = shifted > 20.0F ? shifted : log1pf(__expf(shifted));
+    write(channels_of(shape) + head, __expf(-__expf(a.decay_log[head]) * softplus));
+    write(channels_of(shape) + shape.value_heads + head, 1.0F / (1.0F + __expf(-a.beta.get(row, head))));
+  }
+}
+
+/// Two value rows' states of one lane: key values 32 i + 4 j + c for lane j of 8, i, c < 4.
+struct State {
+  float s[2][16];
+};
+
+struct StepInputs {
+  float4 key[4];
+  float4 query[4];
+  float value[2];
+  float decay;
+  float beta;
+};
+
+/// Sum over 16 products of a lane, four chains, then over the 8 lanes of a row: one fixed order.
+__device__ inline float dot(const float (&s)[16], const float4 (&v)[4]) {
+  float chain[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    chain[i] = s[i * 4] * v[i].x;
+    chain[i] = fmaf(s[i * 4 + 1], v[i].y, chain[i]);
+    chain[i] = fmaf(s[i * 4 + 2], v[i].z, chain[i]);
+    chain[i] = fmaf(s[i * 4 + 3], v[i].w, chain[i]);
+  }
+  float sum = (chain[0] + chain[1]) + (chain[2] + chain[3]);
+  sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 1);
+  sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 2);
+  sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 4);
+  return sum;
+}
+
+/// S = g S; delta = beta (v - S k); S = S + delta k^T.
+__device__ inline void step(State& state, const StepInputs& in) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) state.s[r][i] *= in.decay;
+    const float delta = in.beta * (in.value[r] - dot(state.s[r], in.key));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      state.s[r][i * 4] = fmaf(delta, in.key[i].x, state.s[r][i * 4]);
+      state.s[r][i * 4 + 1] = fmaf(delta, in.key[i].y, state.s[r][i * 4 + 1]);
+      state.s[r][i * 4 + 2] = fmaf(delta, in.key[i].z, state.s[r][i * 4 + 2]);
+      state.s[r][i * 4 + 3] = fmaf(delta, in.key[i].w, state.s[r][i * 4 + 3]);
+    }
+  }
+}
+
+/// What a lane of a step block works on.
+struct Place {
+  int head;
+  int key_head;
+  int lane;     // of 8
+  int rows[2];  // value rows
+};
+
+__device__ inline Place find_place(const GatedDeltaShape& shape, int part) {
+  Place place{};
+  place.head = static_cast<int>(blockIdx.y);
+  place.key_head = place.head / (shape.value_heads / shape.key_heads);
+  place.lane = static_cast<int>(threadIdx.x) % 8;
+  const int first = part * kRowsABlock + static_cast<int>(threadIdx.x) / 8;
+  place.rows[0] = first;
+  place.rows[1] = first + kRowsABlock / 2;
+  return place;
+}
+
+__device__ inline void load_state(State& state, const float* states, const GatedDeltaShape& shape, int slot,
+                                  const Place& place) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const float* from =
+        states +
+        ((static_cast<int64_t>(slot) * shape.value_heads + place.head) * shape.value_dim + place.rows[r]) * kKeyDim;
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      *reinterpret_cast<float4*>(&state.s[r][i * 4]) = *reinterpret_cast<const float4*>(from + i * 32 + place.lane * 4);
+  }
+}
+
+__device__ inline void store_state(const State& state, float* states, const GatedDeltaShape& shape, int slot,
+                                   const Place& place) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    float* to =
+        states +
+        ((static_cast<int64_t>(slot) * shape.value_heads + place.head) * shape.value_dim + place.rows[r]) * kKeyDim;
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      *reinterpret_cast<float4*>(to + i * 32 + place.lane * 4) = *reinterpret_cast<const float4*>(&state.s[r][i * 4]);
+  }
+}
+
+__device__ inline StepInputs load_inputs(const float* row, const GatedDeltaShape& shape, const Place& place) {
+  StepInputs in;
+  const float* query = row + place.key_head * kKeyDim + place.lane * 4;
+  const float* key = query + static_cast<int64_t>(shape.key_heads) * kKeyDim;
+  const float* value = row + 2LL * shape.key_heads * kKeyDim + static_cast<int64_t>(place.head) * shape.value_dim;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    in.query[i] = *reinterpret_cast<const float4*>(query + i * 32);
+    in.key[i] = *reinterpret_cast<const float4*>(key + i * 32);
+  }
+  in.value[0] = value[place.rows[0]];
+  in.value[1] = value[place.rows[1]];
+  in.decay = row[channels_of(shape) + place.head];
+  in.beta = row[channels_of(shape) + shape.value_heads + place.head];
+  return in;
+}
+
+/// Block: one sequence, one value head, 32 value rows; walks the sequence's rows in order.
+__global__ void __launch_bounds__(kWarpsAStep * 32)
+    steps_kernel(PlanView plan, const __grid_constant__ GatedDeltaArguments a) {
+  allow_next_kernel();
+  wait_for_previous_kernels();
+  if (static_cast<int>(blockIdx.x) >= plan.header().sequences) return;
+  const DeviceSequence sequence = plan.sequences()[blockIdx.x];
+  const Place place = find_place(a.shape, static_cast<int>(blockIdx.z));
+  const int64_t step_values = channels_of(a.shape) + 2 * a.shape.value_heads;
+  const int* parents = plan.parents();
+  State state;
+  load_state(state, a.states, a.shape, sequence.state_slot, place);
+  int current = -1;
+  const int end = sequence.first_row + sequence.row_count;
+  StepInputs next{};
+  if (sequence.row_count > 0) next = load_inputs(a.steps + sequence.first_row * step_values, a.shape, place);
+  for (int row = sequence.first_row; row < end; ++row) {
+    const StepInputs in = next;
+    if (row + 1 < end) next = load_inputs(a.steps + (row + 1) * step_values, a.shape, place);
+    if (parents[row] != current) {
+      // A branch: the parent's state again, from the committed one along the parent's path.
+      load_state(state, a.states, a.shape, sequence.state_slot, place);
+      int depth = 0;
+      for (int up = parents[row]; up >= 0; up = parents[up]) ++depth;
+      for (int i = depth; i > 0; --i) {
+        int ancestor = row;
+        for (int j = 0; j < i; ++j) ancestor = parents[ancestor];
+        step(state, load_inputs(a.steps + ancestor * step_values, a.shape, place));
+      }
+    }
+    step(state, in);
+    current = row;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float out = dot(state.s[r], in.query);
+      if (place.lane == 0)
+        a.outputs[(static_cast<int64_t>(row) * a.shape.value_heads + place.head) * a.shape.value_dim + place.rows[r]] =
+            out;
+    }
+  }
+  if (sequence.keep_all != 0) store_state(state, a.states, a.shape, sequence.state_slot, place);
+}
+
+/// One warp a (row, value head): silu(z) * RMSNorm(o). Rows that keep all also move the convolution's tail.
+__global__ void outputs_kernel(PlanView plan, const __grid_constant__ GatedDeltaArguments a) {
+  allow_next_kernel();
+  wait_for_previous_kernels();
+  const int row = static_cast<int>(blockIdx.x);
+  if (row >= plan.header().rows) return;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int head = static_cast<int>(blockIdx.y) * 4 + static_cast<int>(threadIdx.x) / 32;
+  if (head >= a.shape.value_heads) return;
+  const int dim = a.shape.value_dim;
+  const float* from = a.outputs + (static_cast<int64_t>(row) * a.shape.value_heads + head) * dim;
+  float sum = 0.0F;
+  for (int i = lane; i < dim; i += 32) sum = fmaf(from[i], from[i], sum);
+  const float scale = rsqrtf(warp_sum(sum) / static_cast<float>(dim) + a.epsilon);
+  for (int i = lane; i < dim; i += 32) {
+    const float gate = a.gate.get(row, head * dim + i);
+    a.output.set(row, head * dim + i, silu(gate) * (from[i] * scale * a.norm[i]));
+  }
+}
+
+/// Sequences that keep all: the tail becomes the last kernel - 1 raw rows of [old tail, rows].
+__global__ void tails_kernel(PlanView plan, const __grid_constant__ GatedDeltaArguments a) {
+  allow_next_kernel();
+  wait_for_previous_kernels();
+  if (static_cast<int>(blockIdx.x) >= plan.header().sequences) return;
+  const DeviceSequence sequence = plan.sequences()[blockIdx.x];
+  const int64_t channel = static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x;
+  const int64_t channels = channels_of(a.shape);
+  if (channel >= channels || sequence.keep_all == 0) return;
+  const int kept = a.shape.kernel - 1;
+  uint16_t* tail = a.tails + static_cast<int64_t>(sequence.state_slot) * kept * channels + channel;
+  for (int i = 0; i < kept; ++i) {
+    const int from = sequence.row_count - kept + i;  // row of the sequence, negative: in the old tail
+    tail[i * channels] =
+        from < 0 ? tail[(kept + from) * channels]
+                 : __bfloat16_as_ushort(__float2bfloat16_rn(a.mixed.get(sequence.first_row + from, channel)));
+  }
+}
+
+__global__ void __launch_bounds__(kWarpsAStep * 32)
+    replay_kernel(const KeptSequence* kept, const int32_t* records, GatedDeltaShape shape, const DeltaLayer* layers) {
+  allow_next_kernel();
+  wait_for_previous_kernels();
+  const int parts = shape.value_dim / kRowsABlock;
+  const DeltaLayer layer = layers[blockIdx.z / parts];
+  const KeptSequence sequence = kept[blockIdx.x];
+  if (sequence.count == 0) return;
+  const Place place = find_place(shape, static_cast<int>(blockIdx.z) % parts);
+  const int64_t step_values = channels_of(shape) + 2 * shape.value_heads;
+  State state;
+  load_state(state, layer.states, shape, sequence.state_slot, place);
+  for (int i = 0; i < sequence.count; ++i)
+    step(state, load_inputs(layer.record_steps + records[sequence.begin + i] * step_values, shape, place));
+  store_state(state, layer.states, shape, sequence.state_slot, place);
+}
+
+__global__ void replay_tails_kernel(const KeptSequence* kept, const int32_t* records, GatedDeltaShape shape,
+                                    const DeltaLayer* layers) {
+  allow_next_kernel();
+  wait_for_previous_kernels();
+  const DeltaLayer layer = layers[blockIdx.z];
+  const KeptSequence sequence = kept[blockIdx.x];
+  const int64_t channel = static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x;
+  const int64_t channels = channels_of(shape);
+  if (channel >= channels || sequence.count == 0) return;
+  const int rows = shape.kernel - 1;
+  uint16_t* tail = layer.tails + static_cast<int64_t>(sequence.state_slot) * rows * channels + channel;
+  for (int i = 0; i < rows; ++i) {
+    const int from = sequence.count - rows + i;
+    tail[i * channels] = from < 0 ? tail[(rows + from) * channels]
+                                  : layer.record_raw[records[sequence.begin + from] * channels + channel];
+  }
+}
+
+unsigned blocks_of(int64_t count, int a_block) { return static_cast<unsigned>((count + a_block - 1) / a_block); }
+
+}  // namespace
+
+bool gated_delta_supports(const GatedDeltaShape& shape) {
+  return shape.key_dim == kKeyDim && shape.value_dim % kRowsABlock == 0 && shape.value_dim <= 256;
+}
+
+void launch_gated_delta(const int32_t* plan, int rows, int sequences, const GatedDeltaArguments& arguments,
+                        cudaStream_t stream) {
+  const GatedDeltaShape& shape = arguments.shape;
+  const PlanView view{plan};
+  const auto all_rows = static_cast<unsigned>(rows);
+  const auto all_sequences = static_cast<unsigned>(sequences);
+  launch(inputs_kernel, dim3(all_rows, blocks_of(2 * shape.key_heads + shape.value_heads, 4)), dim3(128), 0, stream,
+         view, arguments);
+  launch(steps_kernel,
+         dim3(all_sequences, static_cast<unsigned>(shape.value_heads), blocks_of(shape.value_dim, kRowsABlock)),
+         dim3(kWarpsAStep * 32), 0, stream, view, arguments);
+  launch(outputs_kernel, dim3(all_rows, blocks_of(shape.value_heads, 4)), dim3(128), 0, stream, view, arguments);
+  launch(tails_kernel, dim3(all_sequences, blocks_of(channels_of(shape), 256)), dim3(256), 0, stream, view, arguments);
+}
+
+void launch_gated_delta_commit(const KeptSequence* kept, int sequences, const int32_t* records,
+                               const GatedDeltaShape& shape, const DeltaLayer* layers, int layer_count,
+                               cudaStream_t stream) {
+  const auto all = static_cast<unsigned>(sequences);
+  const auto count = static_cast<unsigned>(layer_count);
+  launch(replay_kernel,
+         dim3(all, static_cast<unsigned>(shape.value_heads), count * blocks_of(shape.value_dim, kRowsABlock)),
+         dim3(kWarpsAStep * 32), 0, stream, kept, records, shape, layers);
+  launch(replay_tails_kernel, dim3(all, blocks_of(channels_of(shape), 256), count), dim3(256), 0, stream, kept, records,
+         shape, layers);
+}
+
+}  // namespace tensorfold::backend::cuda
