@@ -40,7 +40,8 @@ const Value* Scope::find(std::string_view name) const {
 }
 
 bool Scope::has(std::string_view name) const {
-  return std::any_of(variables_.begin(), variables_.end(), [&](const auto& variable) { return variable.first == name; });
+  return std::any_of(variables_.begin(), variables_.end(),
+                     [&](const auto& variable) { return variable.first == name; });
 }
 
 void Scope::set(std::string_view name, Value value) {
@@ -188,17 +189,21 @@ Evaluator::Flow Evaluator::execute_loop(const Statement& loop) {
 Evaluator::Flow Evaluator::iterate_loop(const Statement& loop, std::vector<Value> items, int depth0) {
   if (items.empty()) return execute_scoped(loop.else_body, make_scope());
   const Restored<int> depth(loop_depth_, loop.recursive ? depth0 + 1 : 0);
-  const auto context = std::make_shared<LoopContext>(loop, std::move(items), depth0, loop.recursive ? keep_scope() : nullptr);
+  const auto context =
+      std::make_shared<LoopContext>(loop, std::move(items), depth0, loop.recursive ? keep_scope() : nullptr);
   const std::size_t count = context->items().size();
+  bool completed = false;  // Jinja2 renders the else branch unless an iteration reached the end of the body
   for (std::size_t i = 0; i < count; ++i) {
     context->move_to(i);
     const auto scope = make_scope();
     scope->set("loop", Value(std::static_pointer_cast<Object>(context)));
     const Restored<std::shared_ptr<Scope>> inside(scope_, scope);
     assign(loop.target, context->items()[i]);
-    if (execute(loop.body) == Flow::break_loop) break;
+    const Flow flow = execute(loop.body);
+    if (flow == Flow::break_loop) break;
+    completed = completed || flow == Flow::next;
   }
-  return Flow::next;
+  return completed ? Flow::next : execute_scoped(loop.else_body, make_scope());
 }
 
 MarkedText Evaluator::run_recursive_loop(const Statement& loop, const Value& items, int depth0,

@@ -56,7 +56,8 @@ class Evaluator {
   MarkedText capture(const Body& body, const std::shared_ptr<Scope>& scope);
   /// A macro's body as text; `scope` holds the arguments that were given.
   MarkedText run_macro(const Statement& macro, const std::shared_ptr<Scope>& scope);
-  MarkedText run_recursive_loop(const Statement& loop, const Value& items, int depth0, const std::shared_ptr<Scope>& scope);
+  MarkedText run_recursive_loop(const Statement& loop, const Value& items, int depth0,
+                                const std::shared_ptr<Scope>& scope);
   /// Keeps an object until the rendering ends and releases its contents then.
   void keep(const std::shared_ptr<Object>& object) { kept_objects_.push_back(object); }
   [[nodiscard]] std::tm now() const { return now_(); }

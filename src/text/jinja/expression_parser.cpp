@@ -113,8 +113,8 @@ ExpressionPointer ExpressionParser::parse_not() {
 
 bool ExpressionParser::take_comparison(Comparison& comparison) {
   static const std::pair<std::string_view, Comparison> symbols[] = {
-      {"==", Comparison::equal},       {"!=", Comparison::not_equal}, {"<", Comparison::less},
-      {"<=", Comparison::less_equal},  {">", Comparison::greater},    {">=", Comparison::greater_equal},
+      {"==", Comparison::equal},      {"!=", Comparison::not_equal}, {"<", Comparison::less},
+      {"<=", Comparison::less_equal}, {">", Comparison::greater},    {">=", Comparison::greater_equal},
   };
   for (const auto& [symbol, found] : symbols) {
     if (skip_operator(symbol)) {
@@ -257,7 +257,8 @@ ExpressionPointer ExpressionParser::parse_number() {
   }
   const char letter = token.text.size() > 2 && token.text[0] == '0' ? static_cast<char>(token.text[1] | 0x20) : '0';
   const int base = letter == 'x' ? 16 : letter == 'o' ? 8 : letter == 'b' ? 2 : 10;
-  const auto value = parse_integer(base == 10 ? std::string_view(token.text) : std::string_view(token.text).substr(2), base);
+  const auto value =
+      parse_integer(base == 10 ? std::string_view(token.text) : std::string_view(token.text).substr(2), base);
   if (!value) fail_here("an integer is beyond 128 bits");
   node->value = Value(*value);
   return node;
@@ -341,9 +342,7 @@ ExpressionPointer ExpressionParser::parse_brackets(ExpressionPointer node) {
   std::vector<ExpressionPointer> parts;
   bool is_slice = false;
   const auto at_part_end = [&] { return at_operator("]") || at_operator(",") || at_operator(":"); };
-  const auto parse_part = [&] {
-    parts.push_back(at_part_end() ? make(ExpressionKind::constant) : parse_expression());
-  };
+  const auto parse_part = [&] { parts.push_back(at_part_end() ? make(ExpressionKind::constant) : parse_expression()); };
   if (at_operator("]")) fail_here("expected an expression, got ']'");
   parse_part();
   while (parts.size() < 3 && skip_operator(":")) {
@@ -370,7 +369,8 @@ ExpressionPointer ExpressionParser::parse_filters(ExpressionPointer node, bool s
       start_inline = false;
       std::string name = expect_name();
       while (skip_operator(".")) name += "." + expect_name();
-      ExpressionPointer filter = node ? make_over(ExpressionKind::filter, std::move(node)) : make(ExpressionKind::filter);
+      ExpressionPointer filter =
+          node ? make_over(ExpressionKind::filter, std::move(node)) : make(ExpressionKind::filter);
       filter->name = std::move(name);
       if (at_operator("(")) filter->arguments = parse_call_arguments();
       node = std::move(filter);

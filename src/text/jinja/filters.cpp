@@ -48,7 +48,8 @@ Filter make_selection(bool by_attribute, bool keeps_accepted) {
     std::vector<Value> kept;
     for (const Value& item : iterate(input)) {
       const Value subject = by_attribute ? get_path(item, arguments.positional[0]) : item;
-      if ((has_name ? evaluator.apply_test(name, subject, rest) : truthy(subject)) == keeps_accepted) kept.push_back(item);
+      if ((has_name ? evaluator.apply_test(name, subject, rest) : truthy(subject)) == keeps_accepted)
+        kept.push_back(item);
     }
     return Value::sequence(SequenceKind::generator, std::move(kept));
   };

@@ -41,8 +41,8 @@ std::optional<Int> read_integer(const MarkedText& text, int base) {
   std::string digits = strip(text, nullptr, StripSide::both).str();
   std::erase(digits, '_');
   const std::string prefix = base == 16 ? "0x" : base == 8 ? "0o" : base == 2 ? "0b" : "";
-  if (!prefix.empty() && (digits.starts_with(prefix) || digits.starts_with(prefix[0] + std::string(1, static_cast<char>(
-                                                                                           prefix[1] - 32))))) {
+  if (!prefix.empty() && (digits.starts_with(prefix) ||
+                          digits.starts_with(prefix[0] + std::string(1, static_cast<char>(prefix[1] - 32))))) {
     digits.erase(0, 2);
   }
   return parse_integer(digits, base);
@@ -329,9 +329,14 @@ void add_sequence_filters(FilterTable& table) {
   table["batch"] = batch;
   table["slice"] = slice_filter;
   table["groupby"] = group_by;
-  table["min"] = [](Evaluator&, const Value& input, const Arguments& arguments) { return extreme(input, arguments, false); };
-  table["max"] = [](Evaluator&, const Value& input, const Arguments& arguments) { return extreme(input, arguments, true); };
-  table["length"] = table["count"] = [](Evaluator&, const Value& input, const Arguments&) -> Value { return length(input); };
+  table["min"] = [](Evaluator&, const Value& input, const Arguments& arguments) {
+    return extreme(input, arguments, false);
+  };
+  table["max"] = [](Evaluator&, const Value& input, const Arguments& arguments) {
+    return extreme(input, arguments, true);
+  };
+  table["length"] =
+      table["count"] = [](Evaluator&, const Value& input, const Arguments&) -> Value { return length(input); };
   table["list"] = [](Evaluator&, const Value& input, const Arguments&) { return Value::list(iterate(input)); };
 }
 

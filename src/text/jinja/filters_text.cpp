@@ -56,8 +56,9 @@ MarkedText title(const MarkedText& text) {
   for (std::size_t at = 0; at < text.size();) {
     const bool untrusted = text.untrusted_at(at);
     const char32_t code_point = next_code_point(text.view(), at);
-    const bool divides = is_space(code_point) || (code_point < 0x80 && std::string_view("-({[<").find(static_cast<char>(
-                                                                           code_point)) != std::string_view::npos);
+    const bool divides =
+        is_space(code_point) ||
+        (code_point < 0x80 && std::string_view("-({[<").find(static_cast<char>(code_point)) != std::string_view::npos);
     append_mapped(out, code_point, at_start ? CaseMapping::upper : CaseMapping::lower, untrusted);
     at_start = divides;
   }
@@ -153,8 +154,7 @@ void wrap_line(TextBuilder& out, const MarkedText& line, Int width, const Marked
 }
 
 Value word_wrap(Evaluator& /*evaluator*/, const Value& input, const Arguments& arguments) {
-  const auto bound =
-      arguments.bind("wordwrap", {"width", "break_long_words", "wrapstring", "break_on_hyphens"});
+  const auto bound = arguments.bind("wordwrap", {"width", "break_long_words", "wrapstring", "break_on_hyphens"});
   const Int width = std::max<Int>(1, integer_or(bound[0], 79));
   const MarkedText ending = bound[2] == nullptr || bound[2]->is_none() ? MarkedText("\n") : to_text(*bound[2]);
   TextBuilder out;
@@ -186,7 +186,9 @@ MarkedText strip_tags(const MarkedText& text) {
   const std::string bytes = text.str();
   for (std::size_t at = 0; at < bytes.size();) {
     const bool comment = bytes.compare(at, 4, "<!--") == 0;
-    const std::size_t end = comment ? bytes.find("-->", at) : bytes[at] == '<' ? bytes.find('>', at) : std::string::npos;
+    const std::size_t end = comment            ? bytes.find("-->", at)
+                            : bytes[at] == '<' ? bytes.find('>', at)
+                                               : std::string::npos;
     if (end == std::string::npos) {
       plain += bytes[at++];
     } else {
@@ -230,8 +232,7 @@ Value url_encode(Evaluator& /*evaluator*/, const Value& input, const Arguments& 
     append_url_quoted(out, to_text(input), false);
     return out.finish();
   }
-  const std::vector<Value> pairs =
-      input.is_dict() ? iterate(call_method(input, "items", {})) : iterate(input);
+  const std::vector<Value> pairs = input.is_dict() ? iterate(call_method(input, "items", {})) : iterate(input);
   for (const Value& pair : pairs) {
     const std::vector<Value> parts = iterate(pair);
     if (parts.size() != 2) throw TemplateFailure("urlencode needs pairs");
@@ -306,9 +307,8 @@ void add_text_filters(FilterTable& table) {
   table["safe"] = on_text("safe", [](const MarkedText& text) { return text.with_markup(true); });
   table["striptags"] = on_text("striptags", strip_tags);
   table["forceescape"] = on_text("forceescape", escape_html);
-  table["escape"] = table["e"] = [](Evaluator&, const Value& input, const Arguments&) -> Value {
-    return escape_value(input);
-  };
+  table["escape"] =
+      table["e"] = [](Evaluator&, const Value& input, const Arguments&) -> Value { return escape_value(input); };
   table["pprint"] = [](Evaluator&, const Value& input, const Arguments&) -> Value { return representation(input); };
   table["center"] = [](Evaluator&, const Value& input, const Arguments& arguments) -> Value {
     return pad(to_text(input), integer_or(arguments.bind("center", {"width"})[0], 80), " ", '^');

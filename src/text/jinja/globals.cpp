@@ -29,8 +29,7 @@ Value make_range(Evaluator& /*evaluator*/, const Arguments& arguments) {
   std::vector<Value> items;
   for (Int at = start; step > 0 ? at < stop : at > stop;) {
     if (static_cast<Int>(items.size()) >= longest_range) {
-      throw TemplateFailure(
-          "Range too big. The sandbox blocks ranges larger than MAX_RANGE (100000).");
+      throw TemplateFailure("Range too big. The sandbox blocks ranges larger than MAX_RANGE (100000).");
     }
     items.emplace_back(at);
     if (__builtin_add_overflow(at, step, &at)) break;

@@ -258,7 +258,8 @@ class JsonWriter {
     for (std::size_t at = 0; at < bytes.size();) {
       const std::size_t begin = at;
       const char32_t code_point = next_code_point(bytes, at);
-      const std::size_t known = code_point < 0x80 ? escaped.find(static_cast<char>(code_point)) : std::string_view::npos;
+      const std::size_t known =
+          code_point < 0x80 ? escaped.find(static_cast<char>(code_point)) : std::string_view::npos;
       if (known != std::string_view::npos) {
         out_ += '\\';
         out_ += letters[known];

@@ -12,7 +12,7 @@
 namespace tensorfold::text::jinja {
 
 struct JsonLimits {
-  std::size_t depth = 200;                       ///< nested arrays and objects
+  std::size_t depth = 200;                      ///< nested arrays and objects
   std::size_t bytes = std::size_t{256} << 20U;  ///< size of the text
 };
 

@@ -118,7 +118,8 @@ class Lexer {
 
   void lex_tag(std::size_t tag) {
     const char kind = source_[tag + 1];
-    const char sign = tag + 2 < source_.size() && (source_[tag + 2] == '-' || source_[tag + 2] == '+') ? source_[tag + 2] : '\0';
+    const char sign =
+        tag + 2 < source_.size() && (source_[tag + 2] == '-' || source_[tag + 2] == '+') ? source_[tag + 2] : '\0';
     add(TokenKind::data, std::string(text_before(tag, sign, kind == '{')));
     at_ = tag;
     const std::size_t begin_size = sign == '\0' ? 2 : 3;
@@ -142,7 +143,8 @@ class Lexer {
     finish_tag(sign);
   }
 
-  /// After an end marker: '-' takes the white space that follows, '+' nothing, otherwise one line end goes (trim_blocks).
+  /// After an end marker: '-' takes the white space that follows, '+' nothing, otherwise one line end goes
+  /// (trim_blocks).
   void finish_tag(char sign, bool trims_newline = true) {
     if (sign == '-') {
       skip_space();
@@ -176,7 +178,8 @@ class Lexer {
   void lex_raw_content() {
     for (std::size_t tag = source_.find("{%", at_); tag != std::string::npos; tag = source_.find("{%", tag + 1)) {
       const std::size_t start = at_;
-      const char sign = tag + 2 < source_.size() && (source_[tag + 2] == '-' || source_[tag + 2] == '+') ? source_[tag + 2] : '\0';
+      const char sign =
+          tag + 2 < source_.size() && (source_[tag + 2] == '-' || source_[tag + 2] == '+') ? source_[tag + 2] : '\0';
       const std::string text(text_before(tag, sign, false));
       at_ = tag + (sign == '\0' ? 2 : 3);
       skip_space();
@@ -212,8 +215,8 @@ class Lexer {
 
   bool lex_end(bool is_variable) {
     const std::string_view marker = is_variable ? "}}" : "%}";
-    const bool signed_end = (source_[at_] == '-' || (source_[at_] == '+' && !is_variable)) &&
-                            source_.compare(at_ + 1, 2, marker) == 0;
+    const bool signed_end =
+        (source_[at_] == '-' || (source_[at_] == '+' && !is_variable)) && source_.compare(at_ + 1, 2, marker) == 0;
     if (!signed_end && !starts_with(marker)) return false;
     const char sign = signed_end ? source_[at_] : '\0';
     add(is_variable ? TokenKind::variable_end : TokenKind::block_end, std::string(marker));
@@ -241,10 +244,10 @@ class Lexer {
     while (end < source_.size()) {
       std::size_t next = end;
       const char32_t code_point = next_code_point(source_, next);
-      const bool word = code_point < 0x80 ? (code_point == '_' || is_digit(static_cast<char>(code_point)) ||
-                                             (code_point >= 'a' && code_point <= 'z') ||
-                                             (code_point >= 'A' && code_point <= 'Z'))
-                                          : !is_space(code_point);
+      const bool word = code_point < 0x80
+                            ? (code_point == '_' || is_digit(static_cast<char>(code_point)) ||
+                               (code_point >= 'a' && code_point <= 'z') || (code_point >= 'A' && code_point <= 'Z'))
+                            : !is_space(code_point);
       if (!word) break;
       end = next;
     }
@@ -255,9 +258,9 @@ class Lexer {
   /// The end of digits with single underscores between them, from `begin` on; `begin` if there are none.
   [[nodiscard]] std::size_t digits_end(std::size_t begin, int base) const {
     std::size_t end = begin;
-    while (end < source_.size() && (is_digit_of_base(source_[end], base) ||
-                                    (source_[end] == '_' && end > begin && end + 1 < source_.size() &&
-                                     is_digit_of_base(source_[end + 1], base)))) {
+    while (end < source_.size() &&
+           (is_digit_of_base(source_[end], base) || (source_[end] == '_' && end > begin && end + 1 < source_.size() &&
+                                                     is_digit_of_base(source_[end + 1], base)))) {
       ++end;
     }
     return end;
@@ -328,13 +331,15 @@ class Lexer {
     } else if (letter >= '0' && letter <= '7') {
       char32_t code_point = 0;
       const std::size_t stop = std::min(raw.size(), i + 3);
-      while (i < stop && raw[i] >= '0' && raw[i] <= '7') code_point = code_point * 8 + static_cast<char32_t>(raw[i++] - '0');
+      while (i < stop && raw[i] >= '0' && raw[i] <= '7')
+        code_point = code_point * 8 + static_cast<char32_t>(raw[i++] - '0');
       --i;
       append_utf8(text, code_point);
     } else if (letter == 'x' || letter == 'u' || letter == 'U') {
       const std::size_t count = letter == 'x' ? 2 : letter == 'u' ? 4 : 8;
       const std::string digits(raw.substr(i + 1, count));
-      if (digits.size() != count || !std::all_of(digits.begin(), digits.end(), [](char c) { return is_digit_of_base(c, 16); })) {
+      if (digits.size() != count ||
+          !std::all_of(digits.begin(), digits.end(), [](char c) { return is_digit_of_base(c, 16); })) {
         fail_here("a string literal has a malformed escape");
       }
       append_utf8(text, static_cast<char32_t>(std::stoul(digits, nullptr, 16)));
@@ -346,9 +351,9 @@ class Lexer {
   }
 
   void lex_operator(std::string& brackets) {
-    static constexpr std::array<std::string_view, 26> operators = {
-        "//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[",
-        "]",  "(",  ")",  "{",  "}",  ">",  "<", "=", ".", ":", "|", ",", ";"};
+    static constexpr std::array<std::string_view, 26> operators = {"//", "**", "==", "!=", ">=", "<=", "+", "-", "/",
+                                                                   "*",  "%",  "~",  "[",  "]",  "(",  ")", "{", "}",
+                                                                   ">",  "<",  "=",  ".",  ":",  "|",  ",", ";"};
     const auto found = std::find_if(operators.begin(), operators.end(), [&](auto text) { return starts_with(text); });
     if (found == operators.end()) fail_here(std::string("unexpected char '") + source_[at_] + "'");
     const char first = found->front();
@@ -356,7 +361,8 @@ class Lexer {
       brackets.push_back(first == '(' ? ')' : first == '[' ? ']' : '}');
     } else if (first == ')' || first == ']' || first == '}') {
       if (brackets.empty()) fail_here(std::string("unexpected '") + first + "'");
-      if (brackets.back() != first) fail_here(std::string("unexpected '") + first + "', expected '" + brackets.back() + "'");
+      if (brackets.back() != first)
+        fail_here(std::string("unexpected '") + first + "', expected '" + brackets.back() + "'");
       brackets.pop_back();
     }
     add(TokenKind::op, std::string(*found));

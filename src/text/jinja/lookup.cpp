@@ -83,8 +83,7 @@ Value get_attribute(const Value& value, std::string_view name) {
   if (name.starts_with("_")) return missing_attribute(value, name);
   if (value.is_object()) return value.object().attribute(name);
   if (is_unsafe_method(value, name)) {
-    return Value::undefined(
-        fmt::format("access to attribute '{}' of '{}' object is unsafe.", name, type_name(value)));
+    return Value::undefined(fmt::format("access to attribute '{}' of '{}' object is unsafe.", name, type_name(value)));
   }
   if (has_method(value, name)) return bound_method(value, name);
   if (value.is_dict()) {

@@ -1,5 +1,6 @@
-// Text that remembers which of its bytes came from the request. Every string operation of the template language is built
-// from slices of its operands, so the marks survive slicing, joining, case changes, replacing, stripping and formatting.
+// Text that remembers which of its bytes came from the request. Every string operation of the template language is
+// built from slices of its operands, so the marks survive slicing, joining, case changes, replacing, stripping and
+// formatting.
 #pragma once
 
 #include <cstddef>

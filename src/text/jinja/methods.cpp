@@ -25,7 +25,7 @@ bool is_one_of(const std::array<std::string_view, size>& names, std::string_view
 
 class BoundMethod : public Object {
  public:
-  BoundMethod(Value receiver, std::string name) 
+  BoundMethod(Value receiver, std::string name)
       : Object(receiver.depth() + 1), receiver_(std::move(receiver)), name_(std::move(name)) {}
   [[nodiscard]] std::string type_name() const override { return "builtin_function_or_method"; }
   [[nodiscard]] std::string representation() const override {

@@ -56,8 +56,8 @@ void Macro::bind_parameters(const Arguments& arguments, Scope& scope) const {
 void Macro::bind_rest(const Arguments& arguments, Scope& scope) const {
   const std::size_t count = statement_.parameters.size();
   if (statement_.uses_varargs) {
-    const auto rest = arguments.positional.begin() +
-                      static_cast<std::ptrdiff_t>(std::min(count, arguments.positional.size()));
+    const auto rest =
+        arguments.positional.begin() + static_cast<std::ptrdiff_t>(std::min(count, arguments.positional.size()));
     scope.set("varargs", Value::tuple(std::vector<Value>(rest, arguments.positional.end())));
   } else if (arguments.positional.size() > count) {
     throw TemplateFailure(fmt::format("macro '{}' takes not more than {} argument(s)", name_, count));

@@ -210,8 +210,8 @@ bool less(const Value& left, const Value& right, std::string_view symbol) {
     }
     return first.size() < second.size();
   }
-  throw TemplateFailure(fmt::format("'{}' not supported between instances of '{}' and '{}'", symbol, type_name(left),
-                                    type_name(right)));
+  throw TemplateFailure(
+      fmt::format("'{}' not supported between instances of '{}' and '{}'", symbol, type_name(left), type_name(right)));
 }
 
 std::size_t hash_value(const Value& value) {
@@ -230,8 +230,7 @@ std::size_t hash_value(const Value& value) {
 bool contains(const Value& container, const Value& item) {
   if (container.is_string()) {
     if (!item.is_string()) {
-      throw TemplateFailure(
-          fmt::format("'in <string>' requires string as left operand, not {}", type_name(item)));
+      throw TemplateFailure(fmt::format("'in <string>' requires string as left operand, not {}", type_name(item)));
     }
     return container.text().view().find(item.text().view()) != std::string_view::npos;
   }
@@ -251,7 +250,8 @@ Value apply(BinaryOperator operation, const Value& left, const Value& right) {
   require_defined(left);
   require_defined(right);
   if (left.is_number() && right.is_number()) {
-    if (left.is_integral() && right.is_integral()) return integer_arithmetic(operation, left.integer(), right.integer());
+    if (left.is_integral() && right.is_integral())
+      return integer_arithmetic(operation, left.integer(), right.integer());
     return float_arithmetic(operation, left.number(), right.number());
   }
   if (operation == BinaryOperator::add) {

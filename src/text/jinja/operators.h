@@ -1,5 +1,5 @@
-// Python's operators on template values: truth, equality, order, arithmetic, membership, iteration, look-up and slicing,
-// and the spelling of values as text.
+// Python's operators on template values: truth, equality, order, arithmetic, membership, iteration, look-up and
+// slicing, and the spelling of values as text.
 #pragma once
 
 #include <optional>

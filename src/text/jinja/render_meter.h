@@ -1,5 +1,5 @@
-// What one rendering may use: evaluation steps, live memory, text size and nesting. A template or a request that asks for
-// more ends in one TemplateFailure instead of a stalled or killed server.
+// What one rendering may use: evaluation steps, live memory, text size and nesting. A template or a request that asks
+// for more ends in one TemplateFailure instead of a stalled or killed server.
 #pragma once
 
 #include <cstddef>

@@ -135,7 +135,8 @@ std::string format_integer(Int value) {
 std::string format_float(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
-  // The shortest digits that read back as the same double, laid out as Python does: an exponent below 1e-4 and from 1e16.
+  // The shortest digits that read back as the same double, laid out as Python does: an exponent below 1e-4 and from
+  // 1e16.
   char buffer[64];
   const auto end = std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::scientific).ptr;
   const std::string scientific(buffer, end);

@@ -73,7 +73,8 @@ Value count_method(const MarkedText& text, const Arguments& arguments) {
   const std::string_view range = text.view().substr(begin, end - begin);
   if (part.empty()) return text.slice(begin, end).length() + 1;
   std::size_t count = 0;
-  for (std::size_t at = range.find(part); at != std::string_view::npos; at = range.find(part, at + part.size())) ++count;
+  for (std::size_t at = range.find(part); at != std::string_view::npos; at = range.find(part, at + part.size()))
+    ++count;
   return count;
 }
 
@@ -307,7 +308,8 @@ void add_class_methods(MethodTable& table) {
       {"isnumeric", CharacterClass::numeric},
   };
   for (const auto& [name, character_class] : classes) {
-    table[name] = plain(name, [wanted = character_class](const MarkedText& text) { return class_method(text, wanted); });
+    table[name] =
+        plain(name, [wanted = character_class](const MarkedText& text) { return class_method(text, wanted); });
   }
   table["isspace"] = plain("isspace", [](const MarkedText& text) { return every_code_point(text, false, is_space); });
   table["isprintable"] =
@@ -335,7 +337,9 @@ const MethodTable& methods() {
     add_named(made, {"split", "rsplit"}, split_method);
     add_named(made, {"partition", "rpartition"}, partition_method);
     for (const std::string_view name : {"ljust", "rjust", "center"}) {
-      made[name] = [name](const MarkedText& text, const Arguments& arguments) { return pad_method(text, name, arguments); };
+      made[name] = [name](const MarkedText& text, const Arguments& arguments) {
+        return pad_method(text, name, arguments);
+      };
     }
     made["count"] = count_method;
     made["startswith"] = [](const auto& text, const auto& arguments) { return affix_method(text, arguments, true); };

@@ -29,9 +29,9 @@ enum class ExpressionKind {
   logical_not,
   logical_and,
   logical_or,
-  binary,      ///< operation
-  concatenate, ///< operands joined as text
-  compare,     ///< operands[0] comparisons[0] operands[1] comparisons[1] ...
+  binary,       ///< operation
+  concatenate,  ///< operands joined as text
+  compare,      ///< operands[0] comparisons[0] operands[1] comparisons[1] ...
 };
 
 enum class Comparison { equal, not_equal, less, less_equal, greater, greater_equal, in, not_in };
@@ -70,18 +70,18 @@ struct Target {
 };
 
 enum class StatementKind {
-  text,         ///< text
-  output,       ///< expression
-  condition,    ///< branches: expression and body; else_body
-  loop,         ///< for target in expression if filter: body; else_body
-  set,          ///< target = expression
-  set_block,    ///< target = body, through expression (a filter) if there is one
-  macro,        ///< name(parameters): body
-  call_block,   ///< expression is a call that gets body as its caller
-  filter_block, ///< body through expression
-  with,         ///< targets = values around body
-  scope,        ///< body in a scope of its own (block, generation)
-  autoescape,   ///< body with escaping as expression says
+  text,          ///< text
+  output,        ///< expression
+  condition,     ///< branches: expression and body; else_body
+  loop,          ///< for target in expression if filter: body; else_body
+  set,           ///< target = expression
+  set_block,     ///< target = body, through expression (a filter) if there is one
+  macro,         ///< name(parameters): body
+  call_block,    ///< expression is a call that gets body as its caller
+  filter_block,  ///< body through expression
+  with,          ///< targets = values around body
+  scope,         ///< body in a scope of its own (block, generation)
+  autoescape,    ///< body with escaping as expression says
   break_loop,
   continue_loop,
   unavailable,  ///< include, import, extends: there is nothing to load from

@@ -1,6 +1,6 @@
-// A parsed template that renders values: Jinja2 as Hugging Face sets it up for chat templates (trim_blocks and lstrip_blocks,
-// break and continue, generation blocks, tojson without ASCII or HTML escaping, raise_exception, strftime_now, and the
-// immutable sandbox).
+// A parsed template that renders values: Jinja2 as Hugging Face sets it up for chat templates (trim_blocks and
+// lstrip_blocks, break and continue, generation blocks, tojson without ASCII or HTML escaping, raise_exception,
+// strftime_now, and the immutable sandbox).
 #pragma once
 
 #include <ctime>

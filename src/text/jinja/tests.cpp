@@ -61,15 +61,13 @@ void add_type_tests(TestTable& table) {
 }
 
 void add_comparison_tests(TestTable& table) {
-  table["eq"] = table["equalto"] = table["=="] = [](const Value& input, const Arguments& arguments) {
-    return equal(input, argument_of(arguments));
-  };
+  table["eq"] = table["equalto"] =
+      table["=="] = [](const Value& input, const Arguments& arguments) { return equal(input, argument_of(arguments)); };
   table["ne"] = table["!="] = [](const Value& input, const Arguments& arguments) {
     return !equal(input, argument_of(arguments));
   };
-  table["lt"] = table["lessthan"] = table["<"] = [](const Value& input, const Arguments& arguments) {
-    return less(input, argument_of(arguments));
-  };
+  table["lt"] = table["lessthan"] =
+      table["<"] = [](const Value& input, const Arguments& arguments) { return less(input, argument_of(arguments)); };
   table["gt"] = table["greaterthan"] = table[">"] = [](const Value& input, const Arguments& arguments) {
     return less(argument_of(arguments), input, ">");
   };
@@ -98,7 +96,9 @@ void add_property_tests(TestTable& table) {
   table["filter"] = [](const Value& input, const Arguments&) {
     return input.is_string() && find_filter(input.text().view()) != nullptr;
   };
-  table["test"] = [](const Value& input, const Arguments&) { return input.is_string() && has_test(input.text().view()); };
+  table["test"] = [](const Value& input, const Arguments&) {
+    return input.is_string() && has_test(input.text().view());
+  };
 }
 
 const TestTable& tests() {

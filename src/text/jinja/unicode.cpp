@@ -80,8 +80,8 @@ class CodePointPattern {
   [[nodiscard]] bool matches(char32_t code_point) const {
     std::string bytes;
     append_utf8(bytes, code_point);
-    const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> match(
-        pcre2_match_data_create(1, nullptr), &pcre2_match_data_free);
+    const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> match(pcre2_match_data_create(1, nullptr),
+                                                                                    &pcre2_match_data_free);
     return pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(bytes.data()), bytes.size(), 0, PCRE2_NO_UTF_CHECK,
                        match.get(), nullptr) >= 0;
   }

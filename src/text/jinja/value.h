@@ -1,6 +1,6 @@
-// The values of the template language: Python's None, bool, int, float, str, list, tuple and dict as far as templates see
-// them, Jinja's undefined, and objects that can be called or have attributes. Containers are immutable once made and
-// shared between copies; only a namespace changes (see objects.h).
+// The values of the template language: Python's None, bool, int, float, str, list, tuple and dict as far as templates
+// see them, Jinja's undefined, and objects that can be called or have attributes. Containers are immutable once made
+// and shared between copies; only a namespace changes (see objects.h).
 #pragma once
 
 #include <cstddef>
@@ -80,7 +80,9 @@ class Value {
   /// The integer, or a boolean as 0 or 1.
   [[nodiscard]] Int integer() const { return is_bool() ? Int{boolean()} : std::get<Int>(storage_); }
   /// Any number as a double.
-  [[nodiscard]] double number() const { return is_float() ? std::get<double>(storage_) : static_cast<double>(integer()); }
+  [[nodiscard]] double number() const {
+    return is_float() ? std::get<double>(storage_) : static_cast<double>(integer());
+  }
   [[nodiscard]] const MarkedText& text() const { return std::get<MarkedText>(storage_); }
   [[nodiscard]] const Sequence& sequence() const { return *std::get<std::shared_ptr<const Sequence>>(storage_); }
   [[nodiscard]] const Dict& dict() const { return *std::get<std::shared_ptr<const Dict>>(storage_); }
