@@ -128,6 +128,7 @@ class Dict {
   /// The value of a key, or nullptr. Throws TemplateFailure for a key that cannot be hashed.
   [[nodiscard]] const Value* find(const Value& key) const;
   [[nodiscard]] const Value* find(std::string_view key) const;
+  [[nodiscard]] const Value* find(const char* key) const { return find(std::string_view(key)); }
   [[nodiscard]] std::size_t depth() const { return depth_; }
   void set(Value key, Value value);
 
