@@ -114,11 +114,13 @@ ChatTemplate::ChatTemplate(std::string source, SpecialTokenTexts special_tokens,
   if (tool_use_source) tool_use_template_.emplace(*tool_use_source);
   // Calls are what a template of its own for tools is about.
   const jinja::Template& for_calls = tool_use_template_ ? *tool_use_template_ : template_;
-  ChatRequest request;
-  request.add_generation_prompt = false;
-  traits_ = find_template_traits(tool_use_source ? source_ + *tool_use_source : source_, [&](const Value& messages) {
+  const auto trial = [&](const Value& messages, const Value& tools) {
+    ChatRequest request;
+    request.add_generation_prompt = false;
+    request.tools = tools;
     return for_calls.render(make_variables(request, special_tokens_, messages)).str();
-  });
+  };
+  traits_ = find_template_traits(tool_use_source ? source_ + *tool_use_source : source_, trial);
 }
 
 ChatTemplate ChatTemplate::load(const std::filesystem::path& directory) {

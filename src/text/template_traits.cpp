@@ -13,9 +13,13 @@ namespace {
 
 constexpr std::array<std::string_view, 6> effort_words = {"minimal", "low", "medium", "high", "xhigh", "max"};
 
-std::optional<std::string> try_render(const TrialRender& render, std::string_view messages) {
+constexpr std::string_view dummy_tools = R"([{"type": "function", "function": {"name": "zzdummy", "description": "",
+    "parameters": {"type": "object", "properties": {}}}}])";
+
+std::optional<std::string> try_render(const TrialRender& render, std::string_view messages,
+                                      std::string_view tools = "null") {
   try {
-    return render(jinja::parse_json(messages, false));
+    return render(jinja::parse_json(messages, false), jinja::parse_json(tools, false));
   } catch (const Error&) {
     return std::nullopt;  // a template may refuse any conversation; the traits say what it does accept
   }
@@ -34,13 +38,14 @@ std::string call_conversation(std::string_view arguments) {
 }
 
 bool find_arguments_as_text(const TrialRender& render) {
-  return !try_render(render, call_conversation(R"({"zzkey": "zzvalue"})")) &&
-         try_render(render, call_conversation(R"("{\"zzkey\": \"zzvalue\"}")"));
+  return !try_render(render, call_conversation(R"({"zzkey": "zzvalue"})"), dummy_tools) &&
+         try_render(render, call_conversation(R"("{\"zzkey\": \"zzvalue\"}")"), dummy_tools);
 }
 
 std::optional<CallFormat> find_call_format(const TrialRender& render) {
-  const auto text = try_render(render, call_conversation("{}"));
-  const std::size_t name = text ? text->find("zzdummy") : std::string::npos;
+  const auto text = try_render(render, call_conversation("{}"), dummy_tools);
+  // The last mention: the list of tools comes before it.
+  const std::size_t name = text ? text->rfind("zzdummy") : std::string::npos;
   if (name == std::string::npos) return std::nullopt;
   std::size_t position = std::string::npos;
   std::string opener;

@@ -26,8 +26,9 @@ struct TemplateTraits {
   std::vector<std::string> effort_levels;  ///< the levels that the source names, lowest first
 };
 
-/// Renders messages (a list), without tools and without a generation prompt; throws Error where the template refuses.
-using TrialRender = std::function<std::string(const jinja::Value& messages)>;
+/// Renders messages (a list) with tools (a list or None) and without a generation prompt; throws Error where the
+/// template refuses.
+using TrialRender = std::function<std::string(const jinja::Value& messages, const jinja::Value& tools)>;
 
 TemplateTraits find_template_traits(std::string_view source, const TrialRender& render);
 

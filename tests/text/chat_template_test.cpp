@@ -219,7 +219,12 @@ TEST(TemplateTraits, AreWhatJinja2FindsForEveryTemplate) {
   if (!path) GTEST_SKIP() << "no shared folder with reference vectors";
   const auto probes = nlohmann::json::parse(read_file(*path));
   for (const auto& [name, recorded] : probes["templates"].items()) {
-    const ChatTemplate chat_template(read_file(*testing::shared_path("golden/text/templates/" + name + ".jinja")));
+    const auto recording =
+        nlohmann::json::parse(read_file(*testing::shared_path("golden/text/chat/" + name + ".json")));
+    SpecialTokenTexts special_tokens;
+    for (const auto& [token, text] : recording["vars"].items()) special_tokens.emplace_back(token, text);
+    const ChatTemplate chat_template(read_file(*testing::shared_path("golden/text/templates/" + name + ".jinja")),
+                                     special_tokens);
     const TemplateTraits& traits = chat_template.traits();
     EXPECT_EQ(traits.renders_late_system, recorded["late_system"] == "system") << name;
     EXPECT_EQ(traits.effort_levels, recorded["named_effort_levels"].get<std::vector<std::string>>()) << name;
