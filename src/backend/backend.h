@@ -232,9 +232,10 @@ class Backend {
   virtual void write_rows(Tensor tensor, int64_t first, int64_t count, std::span<const float> in) = 0;
 };
 
-/// The CPU backend; `threads` 0: one a core. `simd` names a level for tests ("portable", "avx2", "avx512"; empty:
-/// best).
-std::unique_ptr<Backend> make_cpu_backend(int threads, const std::string& simd = "");
+/// The CPU backend; `threads` 0: one a core. `simd` names a level ("portable", "avx2", "avx512"; empty: what
+/// TENSORFOLD_SIMD names, else the best). `break_order`: a deliberate breach of the law, for tests of the tests:
+/// products of several rows sum in another order than products of one.
+std::unique_ptr<Backend> make_cpu_backend(int threads, const std::string& simd = "", bool break_order = false);
 /// The CUDA backend on device `index`; its stand-in throws Error(unsupported).
 std::unique_ptr<Backend> make_cuda_backend(int index);
 

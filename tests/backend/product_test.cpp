@@ -84,6 +84,18 @@ TEST(Product, GivesEveryRowTheSameBitsInEveryWorldAndMatchesDoublePrecision) {
   }
 }
 
+TEST(Product, TheBrokenOrderForTestsOfTheLawBreaksIt) {
+  Random random(4);
+  const TestMatrix matrix = make_matrix(random, 64, 256, 4, 64, DataType::bf16);
+  const std::vector<float> x = random_floats(random, 2 * 256);
+  const auto backend = backend::make_cpu_backend(1, "", true);
+  const auto weights = backend->load_projection(std::span(&matrix.linear, 1));
+  std::vector<float> alone = product(*backend, *weights, x, 0, 1);
+  const std::vector<float> second = product(*backend, *weights, x, 1, 1);
+  alone.insert(alone.end(), second.begin(), second.end());
+  EXPECT_FALSE(same_bits(product(*backend, *weights, x, 0, 2), alone));
+}
+
 TEST(Product, StackingAndEpiloguesChangeNoBits) {
   Random random(2);
   const TestMatrix gate = make_matrix(random, 50, 192, 4, 64, DataType::bf16);

@@ -89,8 +89,11 @@ float* Workspace::floats(int64_t count) {
   return memory_.floats();
 }
 
-CpuBackend::CpuBackend(int threads, const std::string& level)
-    : kernels_(select_kernels(level)), threads_(threads), workers_(static_cast<size_t>(threads_.size())) {}
+CpuBackend::CpuBackend(int threads, const std::string& level, bool break_order)
+    : kernels_(select_kernels(level)),
+      break_order_(break_order),
+      threads_(threads),
+      workers_(static_cast<size_t>(threads_.size())) {}
 
 BackendInfo CpuBackend::info() const {
   BackendInfo info;
@@ -344,8 +347,8 @@ void CpuBackend::write_rows(Tensor tensor, int64_t first, int64_t count, std::sp
 
 namespace tensorfold::backend {
 
-std::unique_ptr<Backend> make_cpu_backend(int threads, const std::string& simd) {
-  return std::make_unique<cpu::CpuBackend>(threads, simd);
+std::unique_ptr<Backend> make_cpu_backend(int threads, const std::string& simd, bool break_order) {
+  return std::make_unique<cpu::CpuBackend>(threads, simd, break_order);
 }
 
 }  // namespace tensorfold::backend

@@ -67,7 +67,7 @@ class Workspace {
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(int threads, const std::string& level);
+  CpuBackend(int threads, const std::string& level, bool break_order);
 
   [[nodiscard]] BackendInfo info() const override;
   std::unique_ptr<Projection> load_projection(std::span<const format::Linear> stacked) override;
@@ -147,6 +147,7 @@ class CpuBackend final : public Backend {
   void replay_delta(CpuCache& cache, int32_t entry, int32_t slot, std::span<const float* const> records);
 
   const KernelTable& kernels_;
+  const bool break_order_;
   ThreadPool threads_;
   std::vector<Workspace> workers_;
   Workspace staged_, rotation_, queries_, results_, delta_;

@@ -1,20 +1,35 @@
 #include "backend/cpu/kernels.h"
 
 #include <cstdlib>
+#include <vector>
 
 #include "base/error.h"
 
 namespace tensorfold::backend::cpu {
 namespace {
 
-bool has_avx512() {
+/// A level by name.
+struct Level {
+  const char* name;
+  const KernelTable& (*kernels)();
+  bool available;
+};
+
+/// Best first.
+std::vector<Level> known_levels() {
+  std::vector<Level> levels;
 #if defined(__x86_64__)
-  return __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
-         __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
-         __builtin_cpu_supports("fma") != 0 && __builtin_cpu_supports("bmi2") != 0;
-#else
-  return false;
+  const bool avx2 =
+      __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 && __builtin_cpu_supports("bmi2") != 0;
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
+                      __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0;
+  levels.push_back({"avx512", avx512_kernels, avx512});
+  levels.push_back({"avx2", avx2_kernels, avx2});
+#elif defined(__aarch64__)
+  levels.push_back({"neon", neon_kernels, true});
 #endif
+  levels.push_back({"portable", portable_kernels, true});
+  return levels;
 }
 
 }  // namespace
@@ -23,14 +38,13 @@ const KernelTable& select_kernels(const std::string& level) {
   std::string wanted = level;
   if (const char* from_environment = std::getenv("TENSORFOLD_SIMD"); wanted.empty() && from_environment != nullptr)
     wanted = from_environment;
-  if (wanted == "portable") return portable_kernels();
-  if (!wanted.empty() && wanted != "avx512")
-    fail(ErrorKind::unsupported, "unknown SIMD level \"{}\"; known: portable, avx512", wanted);
-#if defined(__x86_64__)
-  if (has_avx512()) return avx512_kernels();
-#endif
-  if (!wanted.empty()) fail(ErrorKind::unsupported, "this processor has no {}", wanted);
-  return portable_kernels();
+  std::string names;
+  for (const Level& known : known_levels()) {
+    if (wanted.empty() ? known.available : wanted == known.name && known.available) return known.kernels();
+    if (known.available) names += (names.empty() ? "" : ", ") + std::string(known.name);
+  }
+  fail(ErrorKind::unsupported, "SIMD level \"{}\" is not available here; this program and processor have: {}", wanted,
+       names);
 }
 
 }  // namespace tensorfold::backend::cpu

@@ -76,10 +76,12 @@ struct KernelTable {
 };
 
 const KernelTable& portable_kernels();
-const KernelTable& avx512_kernels();
+const KernelTable& avx2_kernels();    ///< x86-64 builds only
+const KernelTable& avx512_kernels();  ///< x86-64 builds only
+const KernelTable& neon_kernels();    ///< 64-bit Arm builds only
 
-/// The best level this processor has, or the one named ("portable", "avx512"); also read from TENSORFOLD_SIMD when
-/// `level` is empty. Throws Error(unsupported) for a level that is unknown or not available here.
+/// The best level this processor has, or the one named; TENSORFOLD_SIMD names one where `level` is empty. Throws
+/// Error(unsupported) with the levels there are.
 const KernelTable& select_kernels(const std::string& level);
 
 }  // namespace tensorfold::backend::cpu

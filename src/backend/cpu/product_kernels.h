@@ -139,9 +139,10 @@ struct ProductKernels {
     dot_tile(x, rows, panel, inputs, sums);
   }
 
+  template <int group>
   static void unpack_bytes(const PackedMatrix& matrix, const std::byte* slice, int64_t inputs, float* panel) {
     alignas(64) float room[2 * kTileOutputs * (kSliceInputs / 32) + 16];
-    const int64_t groups = inputs / matrix.group;
+    const int64_t groups = inputs / group;
     const float* scales = widen_pairs(matrix, slice, groups, room);
     const float* biases = scales + kTileOutputs * groups;
     const std::byte* codes = slice + matrix.pair_bytes(inputs);
@@ -149,11 +150,18 @@ struct ProductKernels {
     for (int64_t chunk = 0; chunk < inputs / 64; ++chunk) {
       for (int64_t o = 0; o < kTileOutputs; ++o) {
         const I word = L::load_integers(codes + (chunk * kTileOutputs + o) * 64);
+        L::prefetch(codes + (chunk * kTileOutputs + o) * 64 + kPrefetchBytes);
         float* to = panel + (chunk * 4 * kTileOutputs + o) * 16;
+        F scale;
+        F bias;
         const auto put = [&]<int place>() {
-          const int64_t g = o * groups + (chunk * 64 + place * 16) / matrix.group;
+          if constexpr (place * 16 % group == 0) {
+            const int64_t g = o * groups + (chunk * 64 + place * 16) / group;
+            scale = L::set(scales[g]);
+            bias = L::set(biases[g]);
+          }
           const F code = L::to_float(L::both(L::template shift_right<place * 8>(word), low));
-          L::store(to + place * kTileOutputs * 16, L::fma(code, L::set(scales[g]), L::set(biases[g])));
+          L::store(to + place * kTileOutputs * 16, L::fma(code, scale, bias));
         };
         put.template operator()<0>();
         put.template operator()<1>();
@@ -182,7 +190,9 @@ struct ProductKernels {
         if (matrix.group == 64) return unpack_nibbles<64>(matrix, slice, inputs, panel);
         return unpack_nibbles<128>(matrix, slice, inputs, panel);
       case CodeKind::byte:
-        return unpack_bytes(matrix, slice, inputs, panel);
+        if (matrix.group == 32) return unpack_bytes<32>(matrix, slice, inputs, panel);
+        if (matrix.group == 64) return unpack_bytes<64>(matrix, slice, inputs, panel);
+        return unpack_bytes<128>(matrix, slice, inputs, panel);
       case CodeKind::bf16:
         return unpack_bf16(slice, inputs, panel);
       case CodeKind::f32:

@@ -88,7 +88,18 @@ void CpuBackend::multiply_group(const PackedMatrix& matrix, int64_t first_tile, 
       const float* from = x + r * matrix.padded_inputs + slice * kSliceInputs * count;
       for (int64_t t = 0; t < tiles; ++t) {
         float* own = sums + (t * rows + r) * kTileOutputs;
-        kernels_.dot_tile(from, count, panel + t * panel_floats, inputs, slice == 0 ? own : block);
+        const float* tile_panel = panel + t * panel_floats;
+        if (break_order_) {
+          // Wrong on purpose: the slice in two halves.
+          const int64_t half = inputs / 32 * 16;
+          kernels_.dot_tile(from, count, tile_panel, half, slice == 0 ? own : block);
+          float* to = slice == 0 ? own : block;
+          alignas(64) float rest[kTileRows * kTileOutputs];
+          kernels_.dot_tile(from + half * count, count, tile_panel + half * kTileOutputs, inputs - half, rest);
+          for (int64_t i = 0; i < count * kTileOutputs; ++i) to[i] += rest[i];
+        } else {
+          kernels_.dot_tile(from, count, tile_panel, inputs, slice == 0 ? own : block);
+        }
         if (slice == 0) continue;
         for (int64_t i = 0; i < count * kTileOutputs; ++i) own[i] += block[i];
       }
@@ -98,7 +109,7 @@ void CpuBackend::multiply_group(const PackedMatrix& matrix, int64_t first_tile, 
 }
 
 void CpuBackend::multiply(const CpuProjection& weights, const float* x, int64_t rows, bool add, Tensor output) {
-  const bool few = rows <= kFewRows;
+  const bool few = rows <= (break_order_ ? 1 : kFewRows);
   const int64_t pass_rows = std::min(rows, kPassRows);
   const int64_t group_tiles = rows <= kPanelRows ? 1 : kPanelTiles;
   threads_.run(weights.tiles, [&](int64_t begin, int64_t end, int worker) {

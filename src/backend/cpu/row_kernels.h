@@ -67,19 +67,28 @@ struct RowKernels {
   /// S' = decay S; e = S' k; delta = beta (v - e); S = S' + delta k^T; o = S q (Qwen3.8-27B specification A.5, 6).
   /// Sixteen rows of S at a time, so that their dot products share the reduction.
   static void delta_step(const DeltaStep& step) {
+    if (step.key_dim == 128) return delta_step_of<8>(step);
+    if (step.key_dim == 64) return delta_step_of<4>(step);
+    delta_step_of<0>(step);
+  }
+
+  /// `fixed`: key_dim / 16, known to the compiler; 0: any.
+  template <int fixed>
+  static void delta_step_of(const DeltaStep& step) {
     const F decay = L::set(step.decay);
     const F beta = L::set(step.beta);
+    const int64_t dim = fixed > 0 ? fixed * 16 : step.key_dim;
     F lanes[16];
     for (int64_t first = 0; first < step.value_dim; first += 16) {
       const int64_t rows = step.value_dim - first < 16 ? step.value_dim - first : 16;
-      const float* source = step.source + first * step.key_dim;
-      float* state = step.state + first * step.key_dim;
+      const float* source = step.source + first * dim;
+      float* state = step.state + first * dim;
       for (F& lane : lanes) lane = L::zero();
       for (int64_t r = 0; r < rows; ++r) {
         F sum = L::zero();
-        M::blocks(step.key_dim, [&](int64_t i, int64_t count) {
-          const F decayed = L::mul(M::load(source + r * step.key_dim + i, count), decay);
-          M::store(state + r * step.key_dim + i, decayed, count);
+        row_blocks<fixed>(dim, [&](int64_t i, int64_t count) {
+          const F decayed = L::mul(M::load(source + r * dim + i, count), decay);
+          M::store(state + r * dim + i, decayed, count);
           sum = L::fma(decayed, M::load(step.key + i, count), sum);
         });
         lanes[r] = sum;
@@ -89,8 +98,8 @@ struct RowKernels {
       for (int64_t r = 0; r < rows; ++r) {
         const F factor = L::set(delta[r]);
         F sum = L::zero();
-        M::blocks(step.key_dim, [&](int64_t i, int64_t count) {
-          float* row = state + r * step.key_dim + i;
+        row_blocks<fixed>(dim, [&](int64_t i, int64_t count) {
+          float* row = state + r * dim + i;
           const F updated = L::fma(factor, M::load(step.key + i, count), M::load(row, count));
           M::store(row, updated, count);
           if (step.query != nullptr) sum = L::fma(updated, M::load(step.query + i, count), sum);
@@ -98,6 +107,16 @@ struct RowKernels {
         lanes[r] = sum;
       }
       if (step.query != nullptr) M::store(step.output + first, L::sums(lanes), rows);
+    }
+  }
+
+  template <int fixed, typename Body>
+  static void row_blocks(int64_t n, Body body) {
+    if constexpr (fixed > 0) {
+#pragma GCC unroll 8
+      for (int i = 0; i < fixed; ++i) body(int64_t{i} * 16, int64_t{16});
+    } else {
+      M::blocks(n, body);
     }
   }
 };
