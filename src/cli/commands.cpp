@@ -2,6 +2,13 @@
 
 namespace tensorfold::cli {
 
-std::vector<Command> all_commands() { return {}; }
+std::vector<Command> all_commands() {
+  std::vector<Command> commands;
+#ifdef TENSORFOLD_HAS_HUB
+  for (auto* hub_command : {pull_command, remove_command, update_command}) commands.push_back(hub_command());
+#endif
+  for (auto* command : {service_command, completions_command, manual_command}) commands.push_back(command());
+  return commands;
+}
 
 }  // namespace tensorfold::cli

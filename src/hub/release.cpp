@@ -50,8 +50,8 @@ std::string string_of(const json& object, const char* key) {
 
 std::vector<unsigned char> base64_bytes(const std::string& text) {
   std::vector<unsigned char> bytes(text.size() / 4 * 3 + 3);
-  const int length = EVP_DecodeBlock(bytes.data(), reinterpret_cast<const unsigned char*>(text.data()),
-                                     static_cast<int>(text.size()));
+  const int length =
+      EVP_DecodeBlock(bytes.data(), reinterpret_cast<const unsigned char*>(text.data()), static_cast<int>(text.size()));
   if (length < 0) return {};
   const auto padding = std::count(text.begin(), text.end(), '=');
   bytes.resize(static_cast<size_t>(std::max<std::ptrdiff_t>(0, length - padding)));
@@ -82,7 +82,8 @@ int run_quietly(const std::vector<std::string>& words) {
   const pid_t child = ::fork();
   if (child < 0) return -1;
   if (child == 0) {
-    if (std::freopen("/dev/null", "w", stdout) == nullptr || std::freopen("/dev/null", "w", stderr) == nullptr) ::_exit(126);
+    if (std::freopen("/dev/null", "w", stdout) == nullptr || std::freopen("/dev/null", "w", stderr) == nullptr)
+      ::_exit(126);
     ::execvp(arguments[0], arguments.data());
     ::_exit(127);
   }
@@ -206,7 +207,8 @@ Release fetch_release(const std::string& url, const std::string& platform, const
 
 void check_signature(const Release& release, const std::string& public_key) {
   if (public_key.empty())
-    fail(ErrorKind::unsupported, "this program was built without a release key: it cannot tell whose releases are ours");
+    fail(ErrorKind::unsupported,
+         "this program was built without a release key: it cannot tell whose releases are ours");
   const std::vector<unsigned char> key_bytes = base64_bytes(public_key);
   const std::vector<unsigned char> signature = base64_bytes(release.signature);
   const std::string text = release.signed_text();

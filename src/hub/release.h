@@ -3,8 +3,8 @@
 // A release list is a small JSON file:
 //   {"version": "1.2.3", "notes": "one line", "packages": {"linux-x86_64": {"url": "...", "size": N, "sha256": "<hex>",
 //    "signature": "<base64>"}}}
-// The signature is Ed25519 over the text of Release::signed_text(), so that a package cannot pass for another version or
-// platform. A package is a .tar.gz with one top folder that holds bin/tensorfold and share/.
+// The signature is Ed25519 over the text of Release::signed_text(), so that a package cannot pass for another version
+// or platform. A package is a .tar.gz with one top folder that holds bin/tensorfold and share/.
 #pragma once
 
 #include <atomic>
@@ -59,9 +59,9 @@ std::filesystem::path installed_prefix(const std::filesystem::path& executable);
 
 /// What a start-up check needs to know.
 struct ReleaseCheckOptions {
-  std::string list_url;                ///< empty: no check
-  std::string version;                 ///< of the running program
-  std::filesystem::path memory;        ///< remembers the answer for a day; `~/.cache/tensorfold/update-check.json`
+  std::string list_url;          ///< empty: no check
+  std::string version;           ///< of the running program
+  std::filesystem::path memory;  ///< remembers the answer for a day; `~/.cache/tensorfold/update-check.json`
   std::chrono::seconds keep{24 * 3600};
 };
 

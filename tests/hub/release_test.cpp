@@ -21,7 +21,8 @@ using testing::write_file;
 
 std::string base64(const std::vector<unsigned char>& bytes) {
   std::string text(bytes.size() / 3 * 4 + 5, '\0');
-  const int length = EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()), bytes.data(), static_cast<int>(bytes.size()));
+  const int length =
+      EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()), bytes.data(), static_cast<int>(bytes.size()));
   text.resize(static_cast<size_t>(length));
   return text;
 }
@@ -41,7 +42,8 @@ class SigningKey {
     std::vector<unsigned char> signature(64);
     size_t length = signature.size();
     EVP_DigestSignInit(context, nullptr, nullptr, nullptr, key_.get());
-    EVP_DigestSign(context, signature.data(), &length, reinterpret_cast<const unsigned char*>(text.data()), text.size());
+    EVP_DigestSign(context, signature.data(), &length, reinterpret_cast<const unsigned char*>(text.data()),
+                   text.size());
     EVP_MD_CTX_free(context);
     return base64(signature);
   }
@@ -64,7 +66,8 @@ class ReleaseTest : public ::testing::Test {
     fs::permissions(root / "bin/tensorfold", fs::perms::owner_all);
     write_file(root / "share/man/man1/tensorfold.1", "manual of " + version);
     const fs::path archive = folder_.path() / "package.tar.gz";
-    const std::string command = "tar -czf " + archive.string() + " -C " + folder_.path().string() + " tensorfold-" + version;
+    const std::string command =
+        "tar -czf " + archive.string() + " -C " + folder_.path().string() + " tensorfold-" + version;
     ASSERT_EQ(std::system(command.c_str()), 0);
     const std::string content = read_file(archive);
     hub_.set_document("/package.tar.gz", content);
@@ -77,7 +80,10 @@ class ReleaseTest : public ::testing::Test {
              {"notes", "better"},
              {"packages",
               {{platform_name(),
-                {{"url", "package.tar.gz"}, {"size", content.size()}, {"sha256", release_.sha256}, {"signature", release_.signature}}}}}};
+                {{"url", "package.tar.gz"},
+                 {"size", content.size()},
+                 {"sha256", release_.sha256},
+                 {"signature", release_.signature}}}}}};
     hub_.set_document("/releases.json", list_.dump());
   }
 
@@ -99,7 +105,8 @@ TEST(Versions, CompareByTheirNumbers) {
   EXPECT_TRUE(is_newer_version("v1.0.0", "0.99.99"));
   EXPECT_FALSE(is_newer_version("1.2.3", "1.2.3"));
   EXPECT_FALSE(is_newer_version("1.2.2", "1.2.3"));
-  for (const char* odd : {"", "1", "1.2", "1.2.x", "1.2.3-rc", "latest"}) EXPECT_FALSE(is_newer_version(odd, "0.0.1")) << odd;
+  for (const char* odd : {"", "1", "1.2", "1.2.x", "1.2.3-rc", "latest"})
+    EXPECT_FALSE(is_newer_version(odd, "0.0.1")) << odd;
 }
 
 TEST_F(ReleaseTest, ANewerReleaseIsInstalledAndNothingElseTouched) {
@@ -210,9 +217,11 @@ TEST_F(ReleaseTest, TheStartUpCheckTellsOnceADayAtMostAsksOnce) {
 
 TEST_F(ReleaseTest, TheStartUpCheckIsSilentAboutTheSameVersionAndAboutFailures) {
   publish("9.0.0", kGood);
-  for (const std::string& url : {list_url(), std::string("http://127.0.0.1:1/list"), std::string("nonsense"), std::string()}) {
+  for (const std::string& url :
+       {list_url(), std::string("http://127.0.0.1:1/list"), std::string("nonsense"), std::string()}) {
     Told told;
-    const ReleaseCheck check({.list_url = url, .version = "9.0.0", .memory = folder_.path() / "m.json"}, told.listener());
+    const ReleaseCheck check({.list_url = url, .version = "9.0.0", .memory = folder_.path() / "m.json"},
+                             told.listener());
     EXPECT_EQ(told.wait(std::chrono::milliseconds(200)), "");
   }
 }
@@ -221,7 +230,10 @@ TEST_F(ReleaseTest, AStartNeverWaitsForTheCheck) {
   publish("9.0.0", kGood);
   hub_.add_fault({.kind = testing::HubFault::Kind::stall, .path = "/releases.json"});
   const auto begin = std::chrono::steady_clock::now();
-  { const ReleaseCheck check({.list_url = list_url(), .version = "0.1.0", .memory = folder_.path() / "m.json"}, [](const std::string&) {}); }
+  {
+    const ReleaseCheck check({.list_url = list_url(), .version = "0.1.0", .memory = folder_.path() / "m.json"},
+                             [](const std::string&) {});
+  }
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(2'500));
 }
 

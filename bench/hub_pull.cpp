@@ -1,0 +1,123 @@
+// A pull against curl over one slow link: bench_hub_pull [MEGABYTES [MB/s [ROUNDS [FOLDER]]]] (defaults 1000, 250, 3,
+// the temporary folder). Serves a model of two files on 127.0.0.1 through one rate limit, and fetches it in turns with
+// `curl` (one connection a file, no checksum) and with our pull (pieces, SHA-256, fdatasync), each in a process of its
+// own. The floor is the link: size / rate. Prints seconds, the share of the floor, and the pull's largest memory.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "hub/pull.h"
+#include "hub/test_hub.h"
+
+namespace tensorfold {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Runs a program to its end; the seconds it took.
+double run(const std::vector<std::string>& words) {
+  std::vector<char*> arguments;
+  for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  const auto begin = std::chrono::steady_clock::now();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::execvp(arguments[0], arguments.data());
+    ::_exit(127);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  if (status != 0) fail(ErrorKind::internal, "{} failed", words[0]);
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+/// The largest resident memory of this process so far, as the kernel prints it ("   12345 kB").
+std::string peak_memory() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with("VmHWM:")) return line.substr(6);
+  return " unknown";
+}
+
+int pull_once(const std::string& endpoint, const fs::path& cache) {
+  hub::Settings settings;
+  settings.endpoint = endpoint;
+  hub::SilentProgress progress;
+  hub::pull(hub::Client(settings), hub::Cache(cache), {"ORG", "Model", ""}, {}, progress, {});
+  std::ofstream(cache.string() + "-memory") << peak_memory();
+  return 0;
+}
+
+std::string noise(size_t size) {
+  std::mt19937_64 random(7);
+  std::string bytes(size / 8 * 8, '\0');
+  for (size_t i = 0; i < bytes.size(); i += 8) {
+    const uint64_t word = random();
+    std::copy_n(reinterpret_cast<const char*>(&word), 8, bytes.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+  return bytes;
+}
+
+void compare(size_t megabytes, double rate, int rounds, const fs::path& folder) {
+  testing::TestHub hub;
+  testing::HubRepo model;
+  const testing::HubFile first = testing::lfs_file(noise(megabytes * 500'000));
+  const testing::HubFile second = testing::lfs_file(noise(megabytes * 500'000 - 8));
+  model.revisions["main"] = testing::commit_of('a');
+  model.commits[testing::commit_of('a')] = {
+      {"config.json", testing::plain_file("{}")}, {"model-1.safetensors", first}, {"model-2.safetensors", second}};
+  hub.set_repo("ORG/Model", model);
+  hub.set_bytes_per_second(static_cast<uint64_t>(rate * 1e6));
+  const double floor = static_cast<double>(megabytes) / rate;
+  fmt::print("{} MB at {:.0f} MB/s: the link takes {:.2f} s\n", megabytes, rate, floor);
+  double curl_total = 0;
+  double pull_total = 0;
+  for (int round = 0; round < rounds; ++round) {
+    const std::string base = hub.second_endpoint() + "/signed/";
+    const double curl =
+        run({"curl", "-s", "-o", folder / "curl-1", base + first.etag, "-o", folder / "curl-2", base + second.etag});
+    fs::remove(folder / "curl-1");
+    fs::remove(folder / "curl-2");
+    const double pull = run({"/proc/self/exe", "--pull", hub.endpoint(), folder / "cache"});
+    fs::remove_all(folder / "cache");
+    std::string memory;
+    std::getline(std::ifstream(folder / "cache-memory"), memory);
+    fmt::print("  curl {:6.2f} s ({:3.0f} % of the link)   pull {:6.2f} s ({:3.0f} %), most memory{}\n", curl,
+               100 * floor / curl, pull, 100 * floor / pull, memory);
+    curl_total += curl;
+    pull_total += pull;
+  }
+  fmt::print("pull reaches {:.0f} % of curl's rate\n", 100 * curl_total / pull_total);
+}
+
+}  // namespace
+}  // namespace tensorfold
+
+int main(int argc, char** argv) {
+  namespace fs = std::filesystem;
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  try {
+    if (words.size() == 3 && words[0] == "--pull") return tensorfold::pull_once(words[1], words[2]);
+    const fs::path base = words.size() > 3 ? fs::path(words[3]) : fs::temp_directory_path();
+    const fs::path folder = base / fmt::format("tensorfold-bench-{}", ::getpid());
+    fs::create_directories(folder);
+    tensorfold::compare(words.empty() ? 1000 : std::stoul(words[0]), words.size() > 1 ? std::stod(words[1]) : 250,
+                        words.size() > 2 ? std::stoi(words[2]) : 3, folder);
+    fs::remove_all(folder);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "bench_hub_pull: {}\n", error.what());
+    return 1;
+  }
+  return 0;
+}
