@@ -52,7 +52,8 @@ void BpeModel::add_merges(std::span<const BpeMerge> merges) {
   const std::size_t mask = pairs_.size() - 1;
   std::string joined;
   for (std::size_t rank = 0; rank < merges.size(); ++rank) {
-    const auto [left, right] = merges[rank];
+    const std::string_view left = merges[rank].left;
+    const std::string_view right = merges[rank].right;
     joined = left;
     if (right.size() < options_.continuing_prefix.size()) {
       fail(ErrorKind::corrupt_file, "tokenizer.json: merge {} ('{}' '{}') lacks the continuing prefix", rank, left,
