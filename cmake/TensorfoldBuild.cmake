@@ -32,6 +32,10 @@ endif()
 # Contraction is off on the device too.
 set(TENSORFOLD_CUDA_OPTIONS -O3 -fmad=false -lineinfo -Xcompiler=-Wall,-Wextra --Werror=all-warnings)
 
+if(TENSORFOLD_FUZZ)
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fsanitize=fuzzer-no-link>)  # the parts report their coverage too
+endif()
+
 set(TENSORFOLD_WARNINGS -Wall -Wextra -Wconversion -Wshadow -Werror)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   list(APPEND TENSORFOLD_WARNINGS -Wno-restrict)  # g++ 12 warns about its own std::string operator+ (its bug 105329)
