@@ -14,79 +14,28 @@
 
 #include "backend/cache.h"
 #include "backend/draw.h"
+#include "backend/operations/experts.h"
 #include "backend/plan.h"
+#include "backend/tensors.h"
 #include "format/tensor_store.h"
 
 namespace tensorfold::backend {
 
-/// Device memory; what lies inside is the backend's business.
-class Buffer {
- public:
-  virtual ~Buffer() = default;
-};
-
-/// How activations are kept. `full`: fp32 everywhere; the residual stream, logits, and whatever a caller is unsure of.
-/// `product`: values that only pass between two operations of a layer (product outputs, attention and delta outputs,
-/// the MLP's inner rows): a backend whose products read bf16 keeps them as bf16, the others as fp32.
-enum class Precision { full, product };
-
-/// Activations: one row a plan row (or a logit row), `width` values of the backend's activation type, from column
-/// `offset` of rows that are `stride` values apart.
-struct Tensor {
-  Buffer* buffer = nullptr;
-  int64_t width = 0;
-  int64_t stride = 0;
-  int64_t offset = 0;
-  [[nodiscard]] Tensor columns(int64_t first, int64_t count) const { return {buffer, count, stride, offset + first}; }
-  explicit operator bool() const { return buffer != nullptr; }
-};
-
-/// A tensor that owns its buffer.
-struct OwnedTensor {
-  std::unique_ptr<Buffer> memory;
-  Tensor view;
-  operator Tensor() const { return view; }
-};
-
-/// One or more matrices over the same input, stacked along the outputs and repacked for this backend.
-class Projection {
- public:
-  virtual ~Projection() = default;
-  [[nodiscard]] virtual int64_t outputs() const = 0;
-  [[nodiscard]] virtual int64_t inputs() const = 0;
-  /// Bytes that one product reads.
-  [[nodiscard]] virtual uint64_t bytes() const = 0;
-};
-
-/// A table of rows looked up by token id.
-class Embedding {
- public:
-  virtual ~Embedding() = default;
-};
-
-/// A small fp32 vector or matrix: norm weights, convolution taps, decays, rotary frequencies.
-class Vector {
- public:
-  virtual ~Vector() = default;
-  [[nodiscard]] virtual int64_t size() const = 0;
-};
-
-/// Which rows of the plan an operation covers. `logits`: the rows in Plan::logit_rows, output row j from plan row
-/// logit_rows[j].
-enum class RowSet { all, logits };
-
 /// y = rows(x) * W^T, optionally of RMSNorm(x), with an epilogue in the same pass.
 struct Project {
   enum class Epilogue {
-    store,   ///< output = y
-    add,     ///< output += y (the residual)
-    swiglu,  ///< W stacks gate over up: output = silu(y[:n]) * y[n:], width n = outputs / 2
+    store,         ///< output = y
+    add,           ///< output += y (the residual)
+    swiglu,        ///< W stacks gate over up: output = silu(y[:n]) * y[n:], width n = outputs / 2
+    geglu,         ///< the same with gelu_tanh in place of silu
+    relu_squared,  ///< output = max(y, 0)^2
   };
   const Projection* weights = nullptr;
   Tensor input;
   const Vector* norm = nullptr;  ///< weight of an RMSNorm before the product; null: none
   float epsilon = 0.0F;
   Epilogue epilogue = Epilogue::store;
+  float limit = 0.0F;  ///< swiglu: above 0, the gate is at most this and |up| too, before SiLU and product
   Tensor output;
   RowSet rows = RowSet::all;
 };
@@ -97,6 +46,23 @@ struct RmsNorm {
   const Vector* weight = nullptr;
   float epsilon = 0.0F;
   Tensor output;
+  RowSet rows = RowSet::all;
+};
+
+/// output = (residual + RMSNorm(input) * weight) * factor. In place with either input is allowed.
+struct NormAdd {
+  Tensor input;
+  const Vector* weight = nullptr;
+  float epsilon = 0.0F;
+  Tensor residual;
+  float factor = 1.0F;
+  Tensor output;
+};
+
+/// values = cap * tanh(values / cap), in place.
+struct SoftCap {
+  Tensor values;
+  float cap = 0.0F;
   RowSet rows = RowSet::all;
 };
 
@@ -201,6 +167,10 @@ class Backend {
   virtual void attention(const Plan& plan, const Attention& arguments) = 0;
   virtual void gated_delta(const Plan& plan, const GatedDelta& arguments) = 0;
   virtual void block_convolution(const Plan& plan, const BlockConvolution& arguments) = 0;
+  // Operations that not every backend has: Error(unsupported) names the missing one.
+  virtual void norm_add(const Plan& plan, const NormAdd& arguments);
+  virtual void soft_cap(const Plan& plan, const SoftCap& arguments);
+  virtual void experts(const Plan& plan, const Experts& arguments);
   /// output row first + j = input row rows[j]; the tensors differ and have equal widths.
   virtual void gather_rows(std::span<const int32_t> rows, Tensor input, Tensor output, int32_t first) = 0;
 

@@ -211,6 +211,28 @@ void CpuBackend::rms_norm(const Plan& plan, const RmsNorm& a) {
   });
 }
 
+void CpuBackend::norm_add(const Plan& plan, const NormAdd& a) {
+  check(a.weight != nullptr && a.weight->size() == a.input.width, "a norm weight of another width");
+  check(a.residual.width == a.input.width && a.output.width == a.input.width, "added rows of different widths");
+  const float* weight = static_cast<const CpuVector*>(a.weight)->values.data();
+  threads_.run(plan.rows(), [&](int64_t begin, int64_t end, int worker) {
+    float* normed = worker_floats(worker, a.input.width);
+    for (int64_t row = begin; row < end; ++row) {
+      kernels_.rms_norm(row_of(a.input, row), weight, a.input.width, a.epsilon, normed);
+      kernels_.add(row_of(a.residual, row), a.input.width, normed);
+      if (a.factor != 1.0F) kernels_.scale(a.factor, a.input.width, normed);
+      copy_bytes(row_of(a.output, row), normed, a.input.width * 4);
+    }
+  });
+}
+
+void CpuBackend::soft_cap(const Plan& plan, const SoftCap& a) {
+  check(a.cap > 0.0F, "a soft cap above zero");
+  threads_.run(row_count(plan, a.rows), [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row) kernels_.soft_cap(a.cap, a.values.width, row_of(a.values, row));
+  });
+}
+
 void CpuBackend::block_convolution(const Plan& plan, const BlockConvolution& a) {
   const int64_t channels = a.input.width;
   const int64_t groups = channels / a.group;

@@ -84,6 +84,9 @@ class CpuBackend final : public Backend {
   void attention(const Plan& plan, const Attention& arguments) override;
   void gated_delta(const Plan& plan, const GatedDelta& arguments) override;
   void block_convolution(const Plan& plan, const BlockConvolution& arguments) override;
+  void norm_add(const Plan& plan, const NormAdd& arguments) override;
+  void soft_cap(const Plan& plan, const SoftCap& arguments) override;
+  void experts(const Plan& plan, const Experts& arguments) override;
   void gather_rows(std::span<const int32_t> rows, Tensor input, Tensor output, int32_t first) override;
   void draw(const Plan& plan, Tensor logits, std::span<const DrawRow> rows) override;
   void read_draws(std::span<Drawn> out) override;
@@ -118,6 +121,8 @@ class CpuBackend final : public Backend {
   // project.cpp
   /// The input rows, normalised, [block of kTileRows rows][padded inputs / 16][row of the block][16].
   const float* stage_inputs(const Plan& plan, const Project& arguments, int64_t rows, int64_t padded);
+  /// Puts padded row j of `rows` where stage_inputs has it.
+  static void place_row(const float* row, int64_t padded, int64_t j, int64_t rows, float* staged);
   CpuBuffer* projected_buffer(int64_t floats);
   /// sums[row][kTileOutputs] of one output tile for at most kFewRows rows.
   void multiply_few(const PackedMatrix& matrix, int64_t tile, const float* x, int64_t rows, float* panel,
@@ -125,7 +130,19 @@ class CpuBackend final : public Backend {
   /// sums[tile][row][kTileOutputs] of a few output tiles for any rows.
   void multiply_group(const PackedMatrix& matrix, int64_t first_tile, int64_t tiles, const float* x, int64_t rows,
                       float* panel, float* sums) const;
+  /// Tiles [first_tile, first_tile + tiles) of one matrix for any rows; `to`: the first tile's column of row 0.
+  void multiply_tiles(const PackedMatrix& matrix, int64_t first_tile, int64_t tiles, const float* x, int64_t rows,
+                      bool add, float* to, int64_t stride, int worker);
   void multiply(const CpuProjection& weights, const float* x, int64_t rows, bool add, Tensor output);
+  /// to = what the first product's outputs `inner` become; `width` values.
+  void activate(Activation activation, float limit, const float* inner, int64_t width, float* to) const;
+
+  // experts.cpp
+  struct ExpertPairs;
+  ExpertPairs route(const Plan& plan, const Experts& arguments);
+  /// Every group's rows times its expert's matrices: to[pair][stride].
+  void multiply_pairs(const CpuProjection& weights, const ExpertPairs& pairs, const float* x, float* to,
+                      int64_t stride);
 
   // attention.cpp
   void store_keys(const Plan& plan, const Attention& arguments, const float* rotation);
@@ -150,7 +167,7 @@ class CpuBackend final : public Backend {
   const bool break_order_;
   ThreadPool threads_;
   std::vector<Workspace> workers_;
-  Workspace staged_, rotation_, queries_, results_, delta_;
+  Workspace staged_, rotation_, queries_, results_, delta_, experts_;
   std::unique_ptr<CpuBuffer> projected_;
   PlanView view_;
   bool running_ = false;

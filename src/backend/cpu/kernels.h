@@ -62,9 +62,15 @@ struct KernelTable {
   void (*rms_norm)(const float* from, const float* weight, int64_t n, float epsilon, float* to);
   void (*add)(const float* from, int64_t n, float* to);                      ///< to += from
   void (*swiglu)(const float* gate, const float* up, int64_t n, float* to);  ///< to = silu(gate) * up
-  void (*multiply_sigmoid)(const float* gate, int64_t n, float* to);         ///< to *= sigmoid(gate)
-  void (*multiply_silu)(const float* gate, int64_t n, float* to);            ///< to *= silu(gate)
-  void (*scale)(float factor, int64_t n, float* to);                         ///< to *= factor
+  /// The same of gate at most `limit` and up within [-limit, limit].
+  void (*limited_swiglu)(const float* gate, const float* up, float limit, int64_t n, float* to);
+  void (*geglu)(const float* gate, const float* up, int64_t n, float* to);    ///< to = gelu_tanh(gate) * up
+  void (*relu_squared)(const float* from, int64_t n, float* to);              ///< to = max(from, 0)^2
+  void (*add_scaled)(float factor, const float* from, int64_t n, float* to);  ///< to = fma(factor, from, to)
+  void (*soft_cap)(float cap, int64_t n, float* values);                      ///< values = cap tanh(values / cap)
+  void (*multiply_sigmoid)(const float* gate, int64_t n, float* to);          ///< to *= sigmoid(gate)
+  void (*multiply_silu)(const float* gate, int64_t n, float* to);             ///< to *= silu(gate)
+  void (*scale)(float factor, int64_t n, float* to);                          ///< to *= factor
 
   void (*attend)(const AttendPartition& partition);
   /// Merges `count` partition results (`stride` apart) in order and divides: to = [value_dim].

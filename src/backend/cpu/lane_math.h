@@ -35,6 +35,18 @@ struct LaneMath {
   static F one_plus_exp_minus(F x) { return L::add(L::set(1.0F), exp(L::sub(L::zero(), x))); }
   static F sigmoid(F x) { return L::div(L::set(1.0F), one_plus_exp_minus(x)); }
   static F silu(F x) { return L::div(x, one_plus_exp_minus(x)); }
+  /// (1 - e^(-2|x|)) / (1 + e^(-2|x|)) with the sign of x: within 1e-7 absolutely.
+  static F tanh(F x) {
+    const F negative = L::sub(L::zero(), x);
+    const F e = exp(L::mul(L::set(-2.0F), L::max(x, negative)));
+    const F size = L::div(L::sub(L::set(1.0F), e), L::add(L::set(1.0F), e));
+    return L::select(L::less(x, L::zero()), L::sub(L::zero(), size), size);
+  }
+  /// x / 2 (1 + tanh(u)), u = sqrt(2 / pi) (x + 0.044715 x^3); since (1 + tanh(u)) / 2 = 1 / (1 + e^(-2u)).
+  static F gelu_tanh(F x) {
+    const F cubic = L::fma(L::mul(L::set(0.044715F), L::mul(x, x)), x, x);
+    return L::div(x, one_plus_exp_minus(L::mul(L::set(1.59576912F), cubic)));
+  }
 
   /// Calls body(offset, count) for every block of sixteen in [0, n); the last may be shorter.
   template <typename Body>

@@ -21,6 +21,11 @@ KernelTable make_kernel_table(const char* level) {
   table.rms_norm = Row::rms_norm;
   table.add = Row::add;
   table.swiglu = Row::swiglu;
+  table.limited_swiglu = Row::limited_swiglu;
+  table.geglu = Row::geglu;
+  table.relu_squared = Row::relu_squared;
+  table.add_scaled = Row::add_scaled;
+  table.soft_cap = Row::soft_cap;
   table.multiply_sigmoid = Row::multiply_sigmoid;
   table.multiply_silu = Row::multiply_silu;
   table.scale = Row::scale;

@@ -16,16 +16,26 @@ constexpr int64_t kPanelRows = 4 * kTileRows;
 /// Rows that one pass over the weights serves: their sums stay in the second-level cache.
 constexpr int64_t kPassRows = 128 * kTileRows;
 
-/// Adds the sums [tile][row][kTileOutputs] of neighbouring tiles to the output rows, or stores them there.
-void write_tiles(const float* sums, int64_t first_row, int64_t rows, int64_t outputs, bool add, Tensor output,
-                 int64_t first_output) {
+/// Adds the sums [tile][row][kTileOutputs] of neighbouring tiles to rows `stride` apart, or stores them there.
+void write_tiles(const float* sums, int64_t rows, int64_t outputs, bool add, float* to, int64_t stride) {
   for (int64_t r = 0; r < rows; ++r) {
-    float* to = row_of(output, first_row + r) + first_output;
     for (int64_t first = 0; first < outputs; first += kTileOutputs) {
       const float* own = sums + first * rows + r * kTileOutputs;
       const int64_t count = std::min(kTileOutputs, outputs - first);
-      for (int64_t o = 0; o < count; ++o) to[first + o] = add ? to[first + o] + own[o] : own[o];
+      float* place = to + r * stride + first;
+      for (int64_t o = 0; o < count; ++o) place[o] = add ? place[o] + own[o] : own[o];
     }
+  }
+}
+
+Activation activation_of(Project::Epilogue epilogue) {
+  switch (epilogue) {
+    case Project::Epilogue::geglu:
+      return Activation::geglu;
+    case Project::Epilogue::relu_squared:
+      return Activation::relu_squared;
+    default:
+      return Activation::swiglu;
   }
 }
 
@@ -44,13 +54,17 @@ const float* CpuBackend::stage_inputs(const Plan& plan, const Project& a, int64_
       } else {
         std::memcpy(row, from, static_cast<size_t>(a.input.width) * sizeof(float));
       }
-      const int64_t block = j / kTileRows * kTileRows;
-      const int64_t in_block = std::min(kTileRows, rows - block);
-      float* to = staged + block * padded + (j - block) * 16;
-      for (int64_t k = 0; k < padded; k += 16, to += in_block * 16) std::memcpy(to, row + k, 16 * sizeof(float));
+      place_row(row, padded, j, rows, staged);
     }
   });
   return staged;
+}
+
+void CpuBackend::place_row(const float* row, int64_t padded, int64_t j, int64_t rows, float* staged) {
+  const int64_t block = j / kTileRows * kTileRows;
+  const int64_t in_block = std::min(kTileRows, rows - block);
+  float* to = staged + block * padded + (j - block) * 16;
+  for (int64_t k = 0; k < padded; k += 16, to += in_block * 16) std::memcpy(to, row + k, 16 * sizeof(float));
 }
 
 CpuBuffer* CpuBackend::projected_buffer(int64_t floats) {
@@ -108,36 +122,57 @@ void CpuBackend::multiply_group(const PackedMatrix& matrix, int64_t first_tile, 
   }
 }
 
-void CpuBackend::multiply(const CpuProjection& weights, const float* x, int64_t rows, bool add, Tensor output) {
+void CpuBackend::multiply_tiles(const PackedMatrix& matrix, int64_t first_tile, int64_t tiles, const float* x,
+                                int64_t rows, bool add, float* to, int64_t stride, int worker) {
   const bool few = rows <= (break_order_ ? 1 : kFewRows);
   const int64_t pass_rows = std::min(rows, kPassRows);
   const int64_t group_tiles = rows <= kPanelRows ? 1 : kPanelTiles;
-  threads_.run(weights.tiles, [&](int64_t begin, int64_t end, int worker) {
-    const int64_t panel_floats = kSliceInputs * kTileOutputs * group_tiles;
-    float* panel = worker_floats(worker, panel_floats + pass_rows * kTileOutputs * group_tiles);
-    float* sums = panel + panel_floats;
-    for (int64_t first_row = 0; first_row < rows; first_row += kPassRows) {
-      const int64_t count = std::min(kPassRows, rows - first_row);
-      const float* from = x + first_row * weights.parts.front().padded_inputs;
-      size_t part = 0;
-      int64_t part_begin = 0;  // global index of the part's first tile
-      for (int64_t tile = begin; tile < end;) {
-        while (tile >= part_begin + weights.parts[part].tiles) part_begin += weights.parts[part++].tiles;
-        const PackedMatrix& matrix = weights.parts[part];
-        const int64_t own = tile - part_begin;
-        const int64_t tiles = std::min({group_tiles, end - tile, matrix.tiles - own});
-        if (few) {
-          multiply_few(matrix, own, from, count, panel, sums);
-        } else {
-          multiply_group(matrix, own, tiles, from, count, panel, sums);
-        }
-        const int64_t first = own * kTileOutputs;
-        write_tiles(sums, first_row, count, std::min(tiles * kTileOutputs, matrix.outputs - first), add, output,
-                    weights.first_output[part] + first);
-        tile += tiles;
+  const int64_t panel_floats = kSliceInputs * kTileOutputs * group_tiles;
+  float* panel = worker_floats(worker, panel_floats + pass_rows * kTileOutputs * group_tiles);
+  float* sums = panel + panel_floats;
+  for (int64_t first_row = 0; first_row < rows; first_row += kPassRows) {
+    const int64_t count = std::min(kPassRows, rows - first_row);
+    const float* from = x + first_row * matrix.padded_inputs;
+    for (int64_t tile = first_tile; tile < first_tile + tiles; tile += group_tiles) {
+      const int64_t group = std::min(group_tiles, first_tile + tiles - tile);
+      if (few) {
+        multiply_few(matrix, tile, from, count, panel, sums);
+      } else {
+        multiply_group(matrix, tile, group, from, count, panel, sums);
       }
+      const int64_t first = (tile - first_tile) * kTileOutputs;
+      write_tiles(sums, count, std::min(group * kTileOutputs, matrix.outputs - tile * kTileOutputs), add,
+                  to + first_row * stride + first, stride);
+    }
+  }
+}
+
+void CpuBackend::multiply(const CpuProjection& weights, const float* x, int64_t rows, bool add, Tensor output) {
+  threads_.run(weights.tiles, [&](int64_t begin, int64_t end, int worker) {
+    size_t part = 0;
+    int64_t part_begin = 0;  // global index of the part's first tile
+    for (int64_t tile = begin; tile < end;) {
+      while (tile >= part_begin + weights.parts[part].tiles) part_begin += weights.parts[part++].tiles;
+      const int64_t own = tile - part_begin;
+      const int64_t tiles = std::min(end - tile, weights.parts[part].tiles - own);
+      float* to = row_of(output, 0) + weights.first_output[part] + own * kTileOutputs;
+      multiply_tiles(weights.parts[part], own, tiles, x, rows, add, to, output.stride, worker);
+      tile += tiles;
     }
   });
+}
+
+void CpuBackend::activate(Activation activation, float limit, const float* inner, int64_t width, float* to) const {
+  const float* up = inner + width;
+  switch (activation) {
+    case Activation::swiglu:
+      if (limit > 0.0F) return kernels_.limited_swiglu(inner, up, limit, width, to);
+      return kernels_.swiglu(inner, up, width, to);
+    case Activation::geglu:
+      return kernels_.geglu(inner, up, width, to);
+    case Activation::relu_squared:
+      return kernels_.relu_squared(inner, width, to);
+  }
 }
 
 void CpuBackend::project(const Plan& plan, const Project& a) {
@@ -147,22 +182,22 @@ void CpuBackend::project(const Plan& plan, const Project& a) {
   const int64_t rows = row_count(plan, a.rows);
   if (rows == 0) return;
   const float* x = stage_inputs(plan, a, rows, weights.parts.front().padded_inputs);
-  if (a.epilogue != Project::Epilogue::swiglu) {
+  if (a.epilogue == Project::Epilogue::store || a.epilogue == Project::Epilogue::add) {
     check(a.output.width == weights.outputs(), "a product into rows of another width");
     multiply(weights, x, rows, a.epilogue == Project::Epilogue::add, a.output);
     return;
   }
-  const int64_t half = weights.outputs() / 2;
-  check(a.output.width == half && weights.outputs() % 2 == 0, "a gated product into rows of another width");
-  const int64_t wide = (2 * half + 15) / 16 * 16;
+  const Activation activation = activation_of(a.epilogue);
+  const int64_t width = weights.outputs();
+  check(activation == Activation::relu_squared ? a.output.width == width : 2 * a.output.width == width,
+        "an activation into rows of another width");
+  const int64_t wide = (width + 15) / 16 * 16;
   CpuBuffer* buffer = projected_buffer(rows * wide);
-  multiply(weights, x, rows, false, {buffer, 2 * half, wide, 0});
-  const float* both = buffer->memory.floats();
+  multiply(weights, x, rows, false, {buffer, width, wide, 0});
+  const float* inner = buffer->memory.floats();
   threads_.run(rows, [&](int64_t begin, int64_t end, int) {
-    for (int64_t r = begin; r < end; ++r) {
-      const float* gate = both + r * wide;
-      kernels_.swiglu(gate, gate + half, half, row_of(a.output, r));
-    }
+    for (int64_t r = begin; r < end; ++r)
+      activate(activation, a.limit, inner + r * wide, a.output.width, row_of(a.output, r));
   });
 }
 

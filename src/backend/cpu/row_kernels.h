@@ -36,6 +36,45 @@ struct RowKernels {
     });
   }
 
+  /// min(a, b), and b where a is NaN: max with both signs turned.
+  static F least(F a, F b) { return L::sub(L::zero(), L::max(L::sub(L::zero(), a), L::sub(L::zero(), b))); }
+
+  static void limited_swiglu(const float* gate, const float* up, float limit, int64_t n, float* to) {
+    const F most = L::set(limit);
+    const F fewest = L::set(-limit);
+    M::blocks(n, [&](int64_t i, int64_t count) {
+      const F bent = M::silu(least(M::load(gate + i, count), most));
+      M::store(to + i, L::mul(bent, L::max(least(M::load(up + i, count), most), fewest)), count);
+    });
+  }
+
+  static void geglu(const float* gate, const float* up, int64_t n, float* to) {
+    M::blocks(n, [&](int64_t i, int64_t count) {
+      M::store(to + i, L::mul(M::gelu_tanh(M::load(gate + i, count)), M::load(up + i, count)), count);
+    });
+  }
+
+  static void relu_squared(const float* from, int64_t n, float* to) {
+    M::blocks(n, [&](int64_t i, int64_t count) {
+      const F positive = L::max(M::load(from + i, count), L::zero());
+      M::store(to + i, L::mul(positive, positive), count);
+    });
+  }
+
+  static void add_scaled(float factor, const float* from, int64_t n, float* to) {
+    const F value = L::set(factor);
+    M::blocks(n, [&](int64_t i, int64_t count) {
+      M::store(to + i, L::fma(value, M::load(from + i, count), M::load(to + i, count)), count);
+    });
+  }
+
+  static void soft_cap(float cap, int64_t n, float* values) {
+    const F factor = L::set(cap);
+    M::blocks(n, [&](int64_t i, int64_t count) {
+      M::store(values + i, L::mul(factor, M::tanh(L::div(M::load(values + i, count), factor))), count);
+    });
+  }
+
   static void multiply_sigmoid(const float* gate, int64_t n, float* to) {
     M::blocks(n, [&](int64_t i, int64_t count) {
       M::store(to + i, L::mul(M::load(to + i, count), M::sigmoid(M::load(gate + i, count))), count);

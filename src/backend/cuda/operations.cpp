@@ -65,7 +65,11 @@ void CudaBackend::product(const Project& a, Activation input, int32_t rows) {
     case Project::Epilogue::swiglu:
       p.epilogue = ProductEpilogue::swiglu;
       break;
+    case Project::Epilogue::geglu:
+    case Project::Epilogue::relu_squared:
+      fail(ErrorKind::unsupported, "the cuda backend has no GELU and no squared ReLU after a product yet");
   }
+  if (a.limit > 0.0F) fail(ErrorKind::unsupported, "the cuda backend has no limited SwiGLU yet");
   const RowProductShape shape{processors_ * 2, weights.format == WeightFormat::dense ? 2 : 3};
   p.partials = partials_.get<float>(row_product_partials(shape.blocks, 4));
   p.flags = flags_.get<uint32_t>(row_product_flags(shape.blocks));
