@@ -137,6 +137,7 @@ struct BackendInfo {
   std::string device;      ///< what it runs on, for people
   std::string arithmetic;  ///< names the bits: cached state is shared only between equal strings
   uint64_t memory_bytes = 0;
+  int64_t slice_inputs = 0;  ///< inputs that a product sums in one slice; 0: not known
 };
 
 class Backend {

@@ -41,6 +41,12 @@ std::vector<backend::CacheLayout> DraftPlanner::layouts() const {
   return layouts;
 }
 
+std::string DraftPlanner::names() const {
+  std::string names;
+  for (const auto& drafter : drafters_) names += std::string(drafter->name()) + ",";
+  return names;
+}
+
 void DraftPlanner::attach(CachePool& pool) {
   for (size_t i = 0; i < drafters_.size(); ++i) drafters_[i]->attach(pool.parallel(i));
 }
@@ -55,96 +61,88 @@ void DraftPlanner::close(const Sequence& sequence) {
   policy_.close(sequence.lane_index);
 }
 
-void DraftPlanner::ask(int32_t drafter, std::span<const drafters::DraftRequest> requests,
-                       std::span<drafters::Draft> drafts) {
+void DraftPlanner::ask(int32_t drafter, std::span<Lane> lanes, bool only_granted) {
+  std::vector<drafters::DraftRequest> requests;
+  std::vector<Lane*> asked;
+  for (Lane& lane : lanes) {
+    const int32_t most = only_granted ? (lane.grant.drafter == drafter ? lane.grant.drafts : 0) : lane.room;
+    if (most <= 0) continue;
+    const Sequence& sequence = *lane.sequence;
+    requests.push_back({.lane = sequence.lane_index,
+                        .context = sequence.tokens,
+                        .most = most,
+                        .sampling = sequence.request.sampling,
+                        .pages = sequence.lane.pages});
+    asked.push_back(&lane);
+  }
   if (requests.empty()) return;
+  std::vector<drafters::Draft> drafts(requests.size());
   const Clock::time_point start = Clock::now();
   at(drafter).propose(requests, drafts);
   const double each = seconds_since(start) / static_cast<double>(requests.size());
   for (size_t i = 0; i < requests.size(); ++i) {
-    cut_draft(drafts[i], static_cast<size_t>(std::max(requests[i].most, 0)));
+    cut_draft(drafts[i], static_cast<size_t>(requests[i].most));
     if (!drafts[i].empty()) policy_.record_proposal(drafter, static_cast<int32_t>(drafts[i].tokens.size()), each);
+    asked[i]->found[static_cast<size_t>(drafter)] = std::move(drafts[i]);
   }
 }
 
-std::vector<Proposal> DraftPlanner::propose(std::span<Sequence* const> lanes, std::span<const int32_t> most_of,
+void DraftPlanner::grant_fixed(std::span<Lane> lanes, int32_t most_rows) const {
+  int32_t rows_left = most_rows - static_cast<int32_t>(lanes.size());
+  for (Lane& lane : lanes) {
+    const int32_t drafts = std::max(0, std::min({fixed_drafts_, lane.room, rows_left}));
+    lane.grant = {.drafter = drafts > 0 ? 0 : -1, .drafts = drafts};
+    rows_left -= drafts;
+  }
+}
+
+void DraftPlanner::grant_by_policy(std::span<Lane> lanes, int32_t most_rows) {
+  std::vector<drafters::LaneOffer> offers;
+  for (const Lane& lane : lanes) {
+    drafters::LaneOffer offer{.lane = lane.sequence->lane_index, .options = {}};
+    for (size_t d = 0; d < drafters_.size(); ++d) {
+      // What a drafter found from tokens alone is all that it can offer.
+      const int32_t most = free_[d] ? static_cast<int32_t>(lane.found[d].tokens.size()) : lane.room;
+      if (most > 0) offer.options.push_back({.drafter = static_cast<int32_t>(d), .most = most});
+    }
+    offers.push_back(std::move(offer));
+  }
+  const std::vector<drafters::Grant> grants = policy_.allot(offers, most_rows);
+  for (size_t i = 0; i < lanes.size(); ++i) lanes[i].grant = grants[i];
+}
+
+std::vector<Proposal> DraftPlanner::propose(std::span<Sequence* const> sequences, std::span<const int32_t> most_of,
                                             int32_t most_rows, CachePool& pool) {
-  std::vector<Proposal> proposals(lanes.size());
-  if (lanes.empty() || drafters_.empty()) return proposals;
-  const auto request_for = [&](size_t i, int32_t most) {
-    const Sequence& sequence = *lanes[i];
-    return drafters::DraftRequest{.lane = sequence.lane_index,
-                                  .context = sequence.tokens,
-                                  .most = most,
-                                  .sampling = sequence.request.sampling,
-                                  .pages = sequence.lane.pages};
-  };
-  // Pages first: they bound what a lane can draft.
-  std::vector<int32_t> room(lanes.size());
-  for (size_t i = 0; i < lanes.size(); ++i) {
-    room[i] = std::max(0, most_of[i]);
-    if (room[i] > 0 && !pool.reserve(lanes[i]->lane, lanes[i]->size() + room[i])) room[i] = 0;
+  std::vector<Proposal> proposals(sequences.size());
+  if (sequences.empty() || drafters_.empty()) return proposals;
+  std::vector<Lane> lanes;
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    Sequence& sequence = *sequences[i];
+    // Pages bound what a lane can draft.
+    int32_t room = std::max(0, most_of[i]);
+    if (room > 0 && !pool.reserve(sequence.lane, sequence.size() + room)) room = 0;
+    lanes.push_back(
+        {.sequence = &sequence, .room = room, .found = std::vector<drafters::Draft>(drafters_.size()), .grant = {}});
   }
-  // Drafters that read tokens alone propose at once; what they found is an offer like the others'.
   const auto count = static_cast<int32_t>(drafters_.size());
-  std::vector<std::vector<drafters::Draft>> found(drafters_.size(), std::vector<drafters::Draft>(lanes.size()));
-  const auto ask_for = [&](int32_t drafter, std::span<const size_t> indices, std::span<const int32_t> most) {
-    std::vector<drafters::DraftRequest> requests;
-    std::vector<drafters::Draft> drafts(indices.size());
-    for (size_t k = 0; k < indices.size(); ++k) requests.push_back(request_for(indices[k], most[k]));
-    ask(drafter, requests, drafts);
-    for (size_t k = 0; k < indices.size(); ++k) {
-      found[static_cast<size_t>(drafter)][indices[k]] = std::move(drafts[k]);
-    }
-  };
-  std::vector<size_t> able;
-  std::vector<int32_t> able_room;
-  for (size_t i = 0; i < lanes.size(); ++i) {
-    if (room[i] == 0) continue;
-    able.push_back(i);
-    able_room.push_back(room[i]);
-  }
-  std::vector<drafters::Grant> grants(lanes.size());
   if (fixed_drafts_ >= 0) {
-    int32_t rows_left = most_rows - static_cast<int32_t>(lanes.size());
-    for (const size_t i : able) {
-      const int32_t drafts = std::min({fixed_drafts_, room[i], rows_left});
-      grants[i] = {.drafter = drafts > 0 ? 0 : -1, .drafts = std::max(drafts, 0)};
-      rows_left -= grants[i].drafts;
-    }
+    grant_fixed(lanes, most_rows);
+    ask(0, lanes, true);
   } else {
     for (int32_t d = 0; d < count; ++d) {
-      if (free_[static_cast<size_t>(d)]) ask_for(d, able, able_room);
+      if (free_[static_cast<size_t>(d)]) ask(d, lanes, false);
     }
-    std::vector<drafters::LaneOffer> offers;
-    for (size_t i = 0; i < lanes.size(); ++i) {
-      drafters::LaneOffer offer{.lane = lanes[i]->lane_index, .options = {}};
-      for (int32_t d = 0; d < count && room[i] > 0; ++d) {
-        const auto drafted = static_cast<int32_t>(found[static_cast<size_t>(d)][i].tokens.size());
-        const int32_t most = free_[static_cast<size_t>(d)] ? drafted : room[i];
-        if (most > 0) offer.options.push_back({.drafter = d, .most = most});
-      }
-      offers.push_back(std::move(offer));
+    grant_by_policy(lanes, most_rows);
+    for (int32_t d = 0; d < count; ++d) {
+      if (!free_[static_cast<size_t>(d)]) ask(d, lanes, true);
     }
-    grants = policy_.allot(offers, most_rows);
-  }
-  for (int32_t d = 0; d < count; ++d) {
-    if (free_[static_cast<size_t>(d)] && fixed_drafts_ < 0) continue;
-    std::vector<size_t> indices;
-    std::vector<int32_t> most;
-    for (size_t i = 0; i < lanes.size(); ++i) {
-      if (grants[i].drafter != d || grants[i].drafts <= 0) continue;
-      indices.push_back(i);
-      most.push_back(grants[i].drafts);
-    }
-    ask_for(d, indices, most);
   }
   for (size_t i = 0; i < lanes.size(); ++i) {
-    if (grants[i].drafter < 0 || grants[i].drafts <= 0) continue;
-    proposals[i].drafter = grants[i].drafter;
-    proposals[i].draft = std::move(found[static_cast<size_t>(grants[i].drafter)][i]);
-    cut_draft(proposals[i].draft, static_cast<size_t>(grants[i].drafts));
-    if (proposals[i].draft.empty()) proposals[i].drafter = -1;
+    const drafters::Grant& grant = lanes[i].grant;
+    if (grant.drafter < 0 || grant.drafts <= 0) continue;
+    proposals[i].draft = std::move(lanes[i].found[static_cast<size_t>(grant.drafter)]);
+    cut_draft(proposals[i].draft, static_cast<size_t>(grant.drafts));
+    if (!proposals[i].draft.empty()) proposals[i].drafter = grant.drafter;
   }
   return proposals;
 }

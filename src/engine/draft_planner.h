@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "drafters/draft_policy.h"
@@ -28,6 +29,8 @@ class DraftPlanner {
   [[nodiscard]] const drafters::TargetOutputs& wants() const { return wants_; }
   /// The drafters' cache layouts, in order.
   [[nodiscard]] std::vector<backend::CacheLayout> layouts() const;
+  /// The drafters' names in order: pages of kept prefixes hold their caches too.
+  [[nodiscard]] std::string names() const;
   void attach(CachePool& pool);
   [[nodiscard]] bool empty() const { return drafters_.empty(); }
   [[nodiscard]] std::string_view name(int32_t drafter) const { return at(drafter).name(); }
@@ -36,10 +39,10 @@ class DraftPlanner {
   void open(const Sequence& sequence, int32_t cached);
   void close(const Sequence& sequence);
 
-  /// Proposes for each of `lanes` (opened, decoding): at most `most_of[i]` drafts for lane i and `most_rows` rows in
-  /// all, pending tokens included. A lane whose pages cannot be reserved gets nothing.
-  std::vector<Proposal> propose(std::span<Sequence* const> lanes, std::span<const int32_t> most_of, int32_t most_rows,
-                                CachePool& pool);
+  /// Proposes for each of `sequences` (opened, decoding): at most `most_of[i]` drafts for the i-th and `most_rows` rows
+  /// in all, pending tokens included. A lane whose pages cannot be reserved gets nothing.
+  std::vector<Proposal> propose(std::span<Sequence* const> sequences, std::span<const int32_t> most_of,
+                                int32_t most_rows, CachePool& pool);
   /// Rows of the last forward that stay, of opened lanes.
   void absorb(std::span<const drafters::KeptRows> kept, backend::Tensor hidden, backend::Tensor taps);
   void observe(const Sequence& sequence, int32_t drafter, const drafters::Draft& draft, int32_t accepted);
@@ -48,7 +51,17 @@ class DraftPlanner {
 
  private:
   [[nodiscard]] drafters::Drafter& at(int32_t drafter) const { return *drafters_[static_cast<size_t>(drafter)]; }
-  void ask(int32_t drafter, std::span<const drafters::DraftRequest> requests, std::span<drafters::Draft> drafts);
+  /// A lane inside propose().
+  struct Lane {
+    Sequence* sequence = nullptr;
+    int32_t room = 0;                    ///< most drafts that rows and pages allow
+    std::vector<drafters::Draft> found;  ///< by drafter
+    drafters::Grant grant;
+  };
+  /// Lets a drafter propose for the lanes: as much as was granted to it, or as there is room.
+  void ask(int32_t drafter, std::span<Lane> lanes, bool only_granted);
+  void grant_fixed(std::span<Lane> lanes, int32_t most_rows) const;
+  void grant_by_policy(std::span<Lane> lanes, int32_t most_rows);
 
   std::vector<std::unique_ptr<drafters::Drafter>> drafters_;
   std::vector<bool> free_;  ///< proposes from tokens alone

@@ -10,6 +10,7 @@
 #include "engine/draft_planner.h"
 #include "engine/forward.h"
 #include "engine/memory_plan.h"
+#include "engine/prefix_store.h"
 #include "engine/rounds.h"
 #include "engine/row_check.h"
 
@@ -46,7 +47,9 @@ class ThreadedEngine final : public Engine {
         plan_(make_plan(backend, model, options, drafts_)),
         pool_(backend, model.cache_layout(), drafts_.layouts(), plan_.cache),
         forward_(backend, model, pool_.target(), drafts_.wants(), std::max(most_decode_rows, plan_.lanes)),
-        rounds_(pool_, forward_, drafts_, nullptr, check_and_narrow(options)) {
+        files_(open_files(backend, options, pool_, drafts_)),
+        store_(pool_, {.device_slots = plan_.kept_states, .host_bytes = options.host_bytes}, files_.get()),
+        rounds_(pool_, forward_, drafts_, options.keep_prefixes ? &store_ : nullptr, check_and_narrow(options)) {
     drafts_.attach(pool_);
     status_.lanes = plan_.lanes;
     status_.context = plan_.context;
@@ -93,6 +96,20 @@ class ThreadedEngine final : public Engine {
     const CacheCosts costs = measure_cache(backend, model.cache_layout(), drafts.layouts(), options.page_tokens);
     return plan_memory(options, costs, model.info().native_context, model.max_rows(),
                        cache_budget(options, backend, model));
+  }
+
+  /// The disk tier, or null.
+  static std::unique_ptr<SnapshotFiles> open_files(const backend::Backend& backend, const EngineOptions& options,
+                                                   const CachePool& pool, const DraftPlanner& drafts) {
+    if (!options.keep_prefixes || options.snapshot_directory.empty() || options.disk_bytes == 0) return nullptr;
+    return std::make_unique<SnapshotFiles>(SnapshotFilesOptions{
+        .directory = options.snapshot_directory,
+        .most_bytes = options.disk_bytes,
+        .identity = fmt::format("{}|{}|{}", options.weights_identity, backend.info().arithmetic, drafts.names()),
+        .page_tokens = pool.page_tokens(),
+        .page_bytes = static_cast<uint64_t>(pool.page_bytes()),
+        .state_bytes = static_cast<uint64_t>(pool.state_bytes()),
+        .log = options.log});
   }
 
   /// Runs the row check where drafts may be used; the options of the rounds that follow from it.
@@ -201,6 +218,8 @@ class ThreadedEngine final : public Engine {
     status_.reply_tokens = totals.reply_tokens;
     status_.drafted = totals.drafted;
     status_.accepted = totals.accepted;
+    status_.kept_prefixes = store_.snapshots();
+    status_.resumed_prefixes = store_.totals().resumed;
   }
 
   families::Model& model_;
@@ -209,6 +228,8 @@ class ThreadedEngine final : public Engine {
   MemoryPlan plan_;
   CachePool pool_;
   ForwardRunner forward_;
+  std::unique_ptr<SnapshotFiles> files_;
+  PrefixStore store_;
   Rounds rounds_;
   std::vector<std::shared_ptr<Sequence>> waiting_;
 

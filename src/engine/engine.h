@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,6 +26,14 @@ struct EngineOptions {
   bool drafts = true;
   int32_t fixed_drafts = -1;   ///< >= 0: always so many drafts of the first drafter (tests and measurements)
   uint64_t memory_budget = 0;  ///< bytes for caches and kept prefixes; 0: 70 % of the machine's memory less the weights
+
+  bool keep_prefixes = true;
+  int32_t kept_states = 0;  ///< states kept beside the running ones on the device; 0: auto
+  uint64_t host_bytes = 0;  ///< host memory for prefixes that left the device (for devices with memory of their own)
+  std::filesystem::path snapshot_directory;     ///< empty: nothing on disk
+  uint64_t disk_bytes = 0;                      ///< budget of the snapshot directory
+  std::string weights_identity;                 ///< names the weights, for files of earlier runs
+  std::function<void(const std::string&)> log;  ///< one line each, from any thread; may be null
 };
 
 /// The rows a model must be loaded for (families::Family::load) to serve these options.
@@ -41,6 +51,8 @@ struct EngineStatus {
   uint64_t reply_tokens = 0;
   uint64_t drafted = 0;
   uint64_t accepted = 0;
+  uint64_t kept_prefixes = 0;     ///< in memory
+  uint64_t resumed_prefixes = 0;  ///< prompts that began behind one
   int32_t window_rows = 1;        ///< most rows of a draft window, as the row check left it; 1: no drafts
   std::string drafts_off_reason;  ///< empty, or why the load-time row check narrowed windows or turned drafts off
 };

@@ -20,9 +20,6 @@ struct FuzzStory {
   std::vector<uint64_t> pages;   ///< of each full page
 };
 
-/// A 64-bit digest of bytes; equal bytes give equal digests.
-uint64_t digest_of(std::span<const std::byte> bytes);
-
 /// Reads what digests are made of; owns the buffers.
 class FuzzProbe {
  public:

@@ -22,8 +22,10 @@ MemoryPlan plan_memory(const EngineOptions& options, const CacheCosts& costs, in
   const auto bytes = static_cast<int64_t>(std::min<uint64_t>(budget, uint64_t{1} << 60));
   const int64_t state_bytes = std::max<int64_t>(costs.state_bytes, 1);
   const int64_t page_bytes = std::max<int64_t>(costs.page_bytes, 1);
-  const auto kept = std::clamp<int64_t>(
-      static_cast<int64_t>(kept_state_share * static_cast<double>(bytes)) / state_bytes, 1, most_kept_slots);
+  const auto affordable = static_cast<int64_t>(kept_state_share * static_cast<double>(bytes)) / state_bytes;
+  const int64_t kept =
+      options.kept_states > 0 ? options.kept_states : std::clamp<int64_t>(affordable, 1, most_kept_slots);
+  plan.kept_states = static_cast<int32_t>(kept);
   // Two lanes at least: the row check compares neighbours.
   const int64_t slots = std::max(plan.lanes, 2) + kept;
   const int64_t page_budget = (bytes - slots * state_bytes) / page_bytes;

@@ -11,6 +11,7 @@ namespace tensorfold::engine {
 struct MemoryPlan {
   int32_t lanes = 0;
   int32_t context = 0;
+  int32_t kept_states = 0;
   backend::CacheSize cache;
 };
 

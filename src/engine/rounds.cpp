@@ -60,6 +60,7 @@ bool Rounds::admit(const std::shared_ptr<Sequence>& sequence) {
     totals_.prompt_tokens += static_cast<uint64_t>(s.prompt_size());
     totals_.cached_tokens += static_cast<uint64_t>(cached);
     if (s.has_penalties()) s.counts.add_prompt(s.request.prompt);
+    if (store_ != nullptr) s.snapshot_points = snapshot_points(s.prompt_size(), s.request.snapshot_hints);
   }
   if (s.request.draft) drafts_.open(s, cached);
   running_.push_back(sequence);
@@ -78,7 +79,7 @@ void Rounds::leave(const std::shared_ptr<Sequence>& sequence) {
 void Rounds::give_up(const std::shared_ptr<Sequence>& sequence) {
   if (store_ != nullptr && sequence->lane.committed > 0) {
     pool_.trim(sequence->lane);
-    store_->keep(sequence->tokens, sequence->lane, false);
+    store_->keep(sequence->tokens, sequence->lane, KeepReason::gave_up);
   }
   leave(sequence);
 }
@@ -89,7 +90,7 @@ void Rounds::finish(const std::shared_ptr<Sequence>& sequence, FinishReason reas
   if (s.lane_index >= 0) {
     if (store_ != nullptr && reason != FinishReason::failed && s.lane.committed > 0) {
       pool_.trim(s.lane);
-      store_->keep(s.tokens, s.lane, false);
+      store_->keep(s.tokens, s.lane, KeepReason::reply_end);
     }
     leave(sequence);
   }
@@ -142,62 +143,72 @@ int32_t Rounds::most_drafts(const Sequence& sequence) const {
   return std::min(options_.window_rows - 1, sequence.reply_left() - 1);
 }
 
-void Rounds::add_decode_windows(Round& round, std::vector<std::shared_ptr<Sequence>>& yielded) {
-  // Every decoding sequence's own row first: drafts only take what is left.
-  std::vector<std::shared_ptr<Sequence>> decoding;
+std::vector<Sequence*> Rounds::take_decoding(std::vector<std::shared_ptr<Sequence>>& yielded) {
+  std::vector<Sequence*> decoding;
   for (const auto& sequence : std::vector<std::shared_ptr<Sequence>>(running_)) {
     if (sequence->lane_index < 0 || !sequence->decodes()) continue;
-    if (make_pages(*sequence, sequence->size(), yielded)) decoding.push_back(sequence);
+    if (make_pages(*sequence, sequence->size(), yielded)) decoding.push_back(sequence.get());
   }
-  std::erase_if(decoding, [](const auto& sequence) { return sequence->lane_index < 0; });
+  // A later one may have taken an earlier one's place.
+  std::erase_if(decoding, [](const Sequence* sequence) { return sequence->lane_index < 0; });
+  return decoding;
+}
+
+std::vector<Proposal> Rounds::plan_drafts(std::span<Sequence* const> decoding) {
+  std::vector<Proposal> plans(decoding.size());
   std::vector<Sequence*> drafting;
+  std::vector<size_t> places;
   std::vector<int32_t> most;
-  std::vector<std::vector<int32_t>> forced(decoding.size());
-  std::vector<size_t> place(decoding.size());
-  const auto row_limit = std::min(forward_.most_logit_rows(), forward_.most_rows());
-  int32_t rows = static_cast<int32_t>(decoding.size());
+  const int32_t row_limit = std::min(forward_.most_logit_rows(), forward_.most_rows());
+  auto rows = static_cast<int32_t>(decoding.size());
   for (size_t i = 0; i < decoding.size(); ++i) {
-    const int32_t allowed = std::min(most_drafts(*decoding[i]), row_limit - rows);
+    Sequence& sequence = *decoding[i];
+    const int32_t allowed = std::min(most_drafts(sequence), row_limit - rows);
     if (allowed <= 0) continue;
-    forced[i] = forced_run(*decoding[i], allowed);
-    if (!forced[i].empty()) {
-      if (!pool_.reserve(decoding[i]->lane, decoding[i]->size() + static_cast<int32_t>(forced[i].size()))) {
-        forced[i].clear();
-      }
-      rows += static_cast<int32_t>(forced[i].size());
+    std::vector<int32_t> forced = forced_run(sequence, allowed);
+    if (!forced.empty()) {
+      // Forced tokens need no drafter: the constraint knows them.
+      const auto count = static_cast<int32_t>(forced.size());
+      if (!pool_.reserve(sequence.lane, sequence.size() + count)) continue;
+      plans[i].draft.tokens = std::move(forced);
+      rows += count;
     } else if (!drafts_.empty()) {
-      place[i] = drafting.size() + 1;
-      drafting.push_back(decoding[i].get());
+      drafting.push_back(&sequence);
+      places.push_back(i);
       most.push_back(allowed);
     }
   }
   const int32_t draft_rows = row_limit - rows + static_cast<int32_t>(drafting.size());
   std::vector<Proposal> proposals = drafts_.propose(drafting, most, draft_rows, pool_);
+  for (size_t k = 0; k < drafting.size(); ++k) {
+    Proposal& proposal = proposals[k];
+    const auto& constraint = drafting[k]->request.constraint;
+    if (constraint && proposal.draft.parents.empty() && !proposal.draft.empty()) {
+      cut_draft(proposal.draft, constraint->accepts({}, proposal.draft.tokens));
+    }
+    if (proposal.draft.empty()) proposal.drafter = -1;
+    plans[places[k]] = std::move(proposal);
+  }
+  return plans;
+}
+
+void Rounds::add_decode_windows(Round& round, std::vector<std::shared_ptr<Sequence>>& yielded) {
+  const std::vector<Sequence*> decoding = take_decoding(yielded);
+  std::vector<Proposal> plans = plan_drafts(decoding);
   for (size_t i = 0; i < decoding.size(); ++i) {
-    Sequence& sequence = *decoding[i];
-    SequenceWindow window{.sequence = &sequence,
-                          .tokens = {sequence.tokens.back()},
+    drafters::Draft& draft = plans[i].draft;
+    SequenceWindow window{.sequence = decoding[i],
+                          .tokens = {decoding[i]->tokens.back()},
                           .parents = {},
                           .draws = true,
                           .first_drawn = 0,
-                          .drafter = -1,
+                          .drafter = plans[i].drafter,
                           .first_draw = 0,
                           .decode = true};
-    drafters::Draft draft;
-    if (!forced[i].empty()) {
-      window.tokens.insert(window.tokens.end(), forced[i].begin(), forced[i].end());
-    } else if (place[i] > 0) {
-      Proposal& proposal = proposals[place[i] - 1];
-      draft = std::move(proposal.draft);
-      if (sequence.request.constraint && draft.parents.empty() && !draft.empty()) {
-        cut_draft(draft, sequence.request.constraint->accepts({}, draft.tokens));
-      }
-      window.drafter = draft.empty() ? -1 : proposal.drafter;
-      window.tokens.insert(window.tokens.end(), draft.tokens.begin(), draft.tokens.end());
-      if (!draft.parents.empty()) {
-        window.parents.push_back(-1);
-        for (const int32_t parent : draft.parents) window.parents.push_back(parent + 1);
-      }
+    window.tokens.insert(window.tokens.end(), draft.tokens.begin(), draft.tokens.end());
+    if (!draft.parents.empty()) {
+      window.parents.push_back(-1);
+      for (const int32_t parent : draft.parents) window.parents.push_back(parent + 1);
     }
     round.decode_rows += window.rows();
     round.logit_rows += window.rows();
@@ -285,9 +296,9 @@ void Rounds::run_forward(const Round& round) {
 
 void Rounds::step(std::vector<std::shared_ptr<Sequence>>& yielded) {
   drop_cancelled();
-  const Clock::time_point start = Clock::now();
   Round round = compose(yielded);
   if (round.windows.empty()) return;
+  const Clock::time_point start = Clock::now();
   run_forward(round);
   draw_rows_.clear();
   for (size_t i = 0; i < round.windows.size(); ++i) {
@@ -296,9 +307,14 @@ void Rounds::step(std::vector<std::shared_ptr<Sequence>>& yielded) {
   }
   std::vector<backend::Drawn> drawn(draw_rows_.rows().size());
   forward_.draw(draw_rows_.rows(), drawn);
-  ++totals_.rounds;
-  settle(round, drawn);
+  std::vector<std::vector<TokenLogprobs>> logprobs(round.windows.size());
+  std::vector<Acceptance> acceptances = accept(round, drawn, logprobs);
   const double seconds = seconds_between(start, Clock::now());
+  ++totals_.rounds;
+  settle(round, acceptances);
+  for (size_t i = 0; i < round.windows.size(); ++i) {
+    deliver(*round.windows[i].sequence, acceptances[i], logprobs[i]);
+  }
   if (round.prompt_rows > 0) {
     share_.prompt_round(seconds);
   } else {
@@ -308,9 +324,9 @@ void Rounds::step(std::vector<std::shared_ptr<Sequence>>& yielded) {
   }
 }
 
-void Rounds::settle(Round& round, std::span<const backend::Drawn> drawn) {
+std::vector<Acceptance> Rounds::accept(const Round& round, std::span<const backend::Drawn> drawn,
+                                       std::vector<std::vector<TokenLogprobs>>& logprobs) {
   std::vector<Acceptance> acceptances;
-  std::vector<std::vector<TokenLogprobs>> logprobs(round.windows.size());
   std::vector<backend::KeptPath> kept;
   for (size_t i = 0; i < round.windows.size(); ++i) {
     const SequenceWindow& window = round.windows[i];
@@ -321,47 +337,52 @@ void Rounds::settle(Round& round, std::span<const backend::Drawn> drawn) {
     }
   }
   forward_.commit(kept);
+  return acceptances;
+}
 
+void Rounds::settle(const Round& round, std::span<const Acceptance> acceptances) {
   std::vector<std::vector<int32_t>> rows(round.windows.size());
   std::vector<drafters::KeptRows> absorbed;
   for (size_t i = 0; i < round.windows.size(); ++i) {
     const SequenceWindow& window = round.windows[i];
     Sequence& sequence = *window.sequence;
-    const Acceptance& acceptance = acceptances[i];
-    const int32_t first = sequence.lane.committed;
-    const auto count = static_cast<int32_t>(acceptance.path.size());
-    sequence.lane.committed += count;
+    const auto first = static_cast<size_t>(sequence.lane.committed);
+    const size_t count = acceptances[i].path.size();
+    sequence.lane.committed += static_cast<int32_t>(count);
     if (sequence.request.draft && !drafts_.empty()) {
-      for (const int32_t row : acceptance.path) rows[i].push_back(forward_.first_row(i) + row);
+      for (const int32_t row : acceptances[i].path) rows[i].push_back(forward_.first_row(i) + row);
       absorbed.push_back({.lane = sequence.lane_index,
-                          .first_position = first,
+                          .first_position = static_cast<int32_t>(first),
                           .rows = rows[i],
-                          .next_tokens = std::span<const int32_t>(sequence.tokens)
-                                             .subspan(static_cast<size_t>(first) + 1, static_cast<size_t>(count)),
+                          .next_tokens = std::span<const int32_t>(sequence.tokens).subspan(first + 1, count),
                           .pages = sequence.lane.pages});
     }
-    if (window.drafter >= 0) {
-      drafts_.observe(sequence, window.drafter, round.drafts[i], count - 1);
-      auto& [drafted, accepted] = sequence.statistics.by_drafter[std::string(drafts_.name(window.drafter))];
-      drafted += window.rows() - 1;
-      accepted += count - 1;
-      sequence.statistics.drafted += window.rows() - 1;
-      sequence.statistics.accepted += count - 1;
-      totals_.drafted += static_cast<uint64_t>(window.rows() - 1);
-      totals_.accepted += static_cast<uint64_t>(count - 1);
-    }
+    if (window.drafter >= 0) count_drafts(window, round.drafts[i], static_cast<int32_t>(count) - 1);
     if (!window.decode) keep_states(sequence);
   }
   drafts_.absorb(absorbed, forward_.hidden(), forward_.taps());
-  for (size_t i = 0; i < round.windows.size(); ++i) {
-    deliver(*round.windows[i].sequence, acceptances[i], logprobs[i]);
-  }
+}
+
+void Rounds::count_drafts(const SequenceWindow& window, const drafters::Draft& draft, int32_t accepted) {
+  Sequence& sequence = *window.sequence;
+  const int32_t drafted = window.rows() - 1;
+  drafts_.observe(sequence, window.drafter, draft, accepted);
+  auto& [own_drafted, own_accepted] = sequence.statistics.by_drafter[std::string(drafts_.name(window.drafter))];
+  own_drafted += drafted;
+  own_accepted += accepted;
+  sequence.statistics.drafted += drafted;
+  sequence.statistics.accepted += accepted;
+  totals_.drafted += static_cast<uint64_t>(drafted);
+  totals_.accepted += static_cast<uint64_t>(accepted);
 }
 
 void Rounds::keep_states(const Sequence& sequence) {
   const auto& points = sequence.snapshot_points;
-  if (store_ == nullptr || !std::binary_search(points.begin(), points.end(), sequence.lane.committed)) return;
-  store_->keep(sequence.tokens, sequence.lane, sequence.lane.committed == points.front());
+  const int32_t committed = sequence.lane.committed;
+  if (store_ == nullptr || !std::binary_search(points.begin(), points.end(), committed)) return;
+  const auto& hints = sequence.request.snapshot_hints;
+  const bool system = !hints.empty() && committed == hints.front();
+  store_->keep(sequence.tokens, sequence.lane, system ? KeepReason::system_block : KeepReason::prompt_point);
 }
 
 void Rounds::deliver(Sequence& sequence, Acceptance& acceptance, std::span<const TokenLogprobs> logprobs) {

@@ -73,11 +73,20 @@ class Rounds {
   void drop_cancelled();
   bool make_pages(Sequence& sequence, int32_t tokens, std::vector<std::shared_ptr<Sequence>>& yielded);
   Round compose(std::vector<std::shared_ptr<Sequence>>& yielded);
+  /// The sequences that decode, with pages for their pending token.
+  std::vector<Sequence*> take_decoding(std::vector<std::shared_ptr<Sequence>>& yielded);
+  /// Drafts (or forced tokens, then without a drafter) for each of them.
+  std::vector<Proposal> plan_drafts(std::span<Sequence* const> decoding);
   void add_decode_windows(Round& round, std::vector<std::shared_ptr<Sequence>>& yielded);
   void add_prompt_windows(Round& round, std::vector<std::shared_ptr<Sequence>>& yielded);
   [[nodiscard]] int32_t most_drafts(const Sequence& sequence) const;
   void run_forward(const Round& round);
-  void settle(Round& round, std::span<const backend::Drawn> drawn);
+  /// Walks every window, appends what was drawn, and commits the kept paths.
+  std::vector<Acceptance> accept(const Round& round, std::span<const backend::Drawn> drawn,
+                                 std::vector<std::vector<TokenLogprobs>>& logprobs);
+  /// Moves the sequences on and lets drafters and the prefix store see what stays.
+  void settle(const Round& round, std::span<const Acceptance> acceptances);
+  void count_drafts(const SequenceWindow& window, const drafters::Draft& draft, int32_t accepted);
   void deliver(Sequence& sequence, Acceptance& acceptance, std::span<const TokenLogprobs> logprobs);
   void keep_states(const Sequence& sequence);
   void leave(const std::shared_ptr<Sequence>& sequence);

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "engine/fuzz_story.h"
+#include "engine/prefix_store.h"
 
 namespace tensorfold::engine {
 namespace {
@@ -19,19 +20,11 @@ constexpr int32_t most_logit_rows = 48;
 constexpr size_t most_messages = 10;
 
 // The situations that a run must have met.
-constexpr const char* situations[] = {"chunks",           "chain_windows", "tree_windows",        "single_rows",
-                                      "partial_keeps",    "nothing_kept",  "shared_forwards",     "mixed_forwards",
-                                      "page_crossings",   "partitions",    "evictions",           "snapshot_resumes",
-                                      "restored_resumes", "forks",         "pages_copied",        "page_sizes",
-                                      "worlds",           "whole_chunks",  "rows_beyond_a_window"};
-
-/// A state and its pages, kept beside the running sequences; on the device or as bytes.
-struct Snapshot {
-  size_t story = 0;
-  CacheLane lane;
-  std::vector<std::byte> state;               ///< filled when spilled
-  std::vector<std::vector<std::byte>> pages;  ///< filled when spilled
-};
+constexpr const char* situations[] = {"chunks",           "chain_windows", "tree_windows",    "single_rows",
+                                      "partial_keeps",    "nothing_kept",  "shared_forwards", "mixed_forwards",
+                                      "page_crossings",   "partitions",    "evictions",       "snapshot_resumes",
+                                      "restored_resumes", "shared_pages",  "spills",          "pages_copied",
+                                      "page_sizes",       "worlds",        "whole_chunks",    "rows_beyond_a_window"};
 
 /// One story being fed.
 struct Runner {
@@ -63,7 +56,8 @@ class World {
         pool_(*subject.backend, subject.model->cache_layout(), {}, size),
         forward_(*subject.backend, *subject.model, pool_.target(), {}, most_logit_rows),
         probe_(pool_, forward_),
-        runners_(most_runners) {
+        runners_(most_runners),
+        store_(pool_, {.device_slots = 5, .host_bytes = host_bytes(pool_), .pinned = 1}, nullptr) {
     probe_.poison();
   }
 
@@ -74,18 +68,34 @@ class World {
     }
     std::vector<Move> moves = plan_moves();
     if (!moves.empty()) play(moves);
-    if (chance(0.15)) take_snapshot();
-    if (chance(0.08)) spill_snapshot();
+    if (chance(0.2)) keep_one();
+    if (chance(0.1)) store_.make_room(pool_.free_pages() + between(1, 20));
     if (chance(0.06)) evict();
     ++report_.rounds;
-    report_.counters["pages_copied"] += pool_.pages_copied() - pages_copied_;
-    pages_copied_ = pool_.pages_copied();
+    count_store();
   }
 
  private:
+  /// Room for few prefixes, so that the host tier overflows too.
+  static uint64_t host_bytes(const CachePool& pool) {
+    const int64_t pages = pool.size().pages / 6 + 1;
+    return static_cast<uint64_t>(4 * pool.state_bytes() + pages * pool.page_bytes());
+  }
   bool chance(double p) { return std::uniform_real_distribution<double>(0.0, 1.0)(random_) < p; }
   int32_t between(int32_t low, int32_t high) { return std::uniform_int_distribution<int32_t>(low, high)(random_); }
   void count(const char* situation) { ++report_.counters[situation]; }
+
+  /// Takes what the store and the pool counted since the last round over into the report.
+  void count_store() {
+    const PrefixStoreTotals& now = store_.totals();
+    report_.counters["snapshot_resumes"] += now.resumed - before_.resumed;
+    report_.counters["restored_resumes"] += now.from_host - before_.from_host;
+    report_.counters["evictions"] += now.dropped - before_.dropped;
+    report_.counters["spills"] += now.demoted - before_.demoted;
+    report_.counters["pages_copied"] += pool_.pages_copied() - pages_copied_;
+    before_ = now;
+    pages_copied_ = pool_.pages_copied();
+  }
 
   const FuzzStory& story_of(const Runner& runner) const { return stories_[runner.story]; }
   int32_t tokens_left(const Runner& runner) const {
@@ -97,37 +107,17 @@ class World {
     if (report_.first_mismatches.size() < most_messages) report_.first_mismatches.push_back(what);
   }
 
-  /// Length of the common beginning of two stories.
-  int32_t common(size_t a, size_t b) const {
-    const auto& x = stories_[a].tokens;
-    const auto& y = stories_[b].tokens;
-    const auto ends = std::mismatch(x.begin(), x.end(), y.begin(), y.end());
-    return static_cast<int32_t>(ends.first - x.begin());
-  }
-
   void start(Runner& runner) {
     runner.story = random_() % stories_.size();
-    std::vector<size_t> usable;
-    for (size_t i = 0; i < snapshots_.size(); ++i) {
-      const int32_t length = snapshots_[i].lane.committed;
-      const bool inside = length < static_cast<int32_t>(stories_[runner.story].tokens.size());
-      if (inside && common(snapshots_[i].story, runner.story) >= length) usable.push_back(i);
-    }
     if (!pool_.open(runner.lane)) return;
     runner.open = true;
-    if (usable.empty() || chance(0.25)) return;
-    Snapshot& snapshot = snapshots_[usable[random_() % usable.size()]];
-    if (!snapshot.state.empty() || !snapshot.pages.empty()) {
-      if (!restore(snapshot)) return;
-      count("restored_resumes");
-    }
-    for (const int32_t page : snapshot.lane.pages) pool_.pages().retain(page);
-    runner.lane.pages = snapshot.lane.pages;
-    runner.lane.committed = snapshot.lane.committed;
-    pool_.copy_state(snapshot.lane.state_slot, runner.lane.state_slot);
-    count("snapshot_resumes");
-    if (snapshot.story != runner.story) count("forks");
+    if (chance(0.2) || store_.resume(story_of(runner).tokens, runner.lane) == 0) return;
     compare_lane(runner, "after a resume");
+    // Another may stand behind the same pages, and write on in them.
+    for (const Runner& other : runners_) {
+      if (&other == &runner || !other.open || other.lane.pages.empty()) continue;
+      if (other.lane.pages.front() == runner.lane.pages.front()) count("shared_pages");
+    }
   }
 
   std::vector<Move> plan_moves() {
@@ -158,7 +148,7 @@ class World {
       if (count_of == 0 || count_of > rows) continue;
       if (count_of > logit_rows) move.logits = logit_rows > 0 ? WantedLogits::last : WantedLogits::none;
       if (!pool_.reserve(runner.lane, runner.lane.committed + count_of)) {
-        drop_snapshots();
+        store_.make_room(pool_.pages_needed(runner.lane, runner.lane.committed + count_of));
         if (!pool_.reserve(runner.lane, runner.lane.committed + count_of)) continue;
       }
       rows -= count_of;
@@ -307,63 +297,11 @@ class World {
     }
   }
 
-  void take_snapshot() {
-    Runner& runner = runners_[random_() % runners_.size()];
+  void keep_one() {
+    const Runner& runner = runners_[random_() % runners_.size()];
     if (!runner.open || runner.lane.committed == 0) return;
-    if (snapshots_.size() >= 6 || pool_.free_slots() <= most_runners) drop_snapshots();
-    Snapshot snapshot;
-    snapshot.story = runner.story;
-    if (!pool_.open(snapshot.lane)) return;
-    pool_.copy_state(runner.lane.state_slot, snapshot.lane.state_slot);
-    snapshot.lane.committed = runner.lane.committed;
-    const auto pages = static_cast<size_t>(pool_.pages_for(runner.lane.committed));
-    for (size_t j = 0; j < pages; ++j) {
-      pool_.pages().retain(runner.lane.pages[j]);
-      snapshot.lane.pages.push_back(runner.lane.pages[j]);
-    }
-    snapshots_.push_back(std::move(snapshot));
-  }
-
-  /// Copies a snapshot to the host and gives its pages back.
-  void spill_snapshot() {
-    if (snapshots_.empty()) return;
-    Snapshot& snapshot = snapshots_[random_() % snapshots_.size()];
-    if (!snapshot.pages.empty()) return;
-    snapshot.state.resize(static_cast<size_t>(pool_.state_bytes()));
-    pool_.read_state(snapshot.lane.state_slot, snapshot.state);
-    for (const int32_t page : snapshot.lane.pages) {
-      snapshot.pages.emplace_back(static_cast<size_t>(pool_.page_bytes()));
-      pool_.read_page(page, snapshot.pages.back());
-    }
-    const int32_t committed = snapshot.lane.committed;
-    pool_.close(snapshot.lane);
-    snapshot.lane.committed = committed;
-    if (chance(0.5)) probe_.poison();
-  }
-
-  bool restore(Snapshot& snapshot) {
-    const int32_t committed = snapshot.lane.committed;
-    if (!pool_.open(snapshot.lane)) return false;
-    if (!pool_.reserve(snapshot.lane, committed)) {
-      pool_.close(snapshot.lane);
-      snapshot.lane.committed = committed;
-      return false;
-    }
-    snapshot.lane.committed = committed;
-    pool_.write_state(snapshot.lane.state_slot, snapshot.state);
-    for (size_t j = 0; j < snapshot.pages.size(); ++j) pool_.write_page(snapshot.lane.pages[j], snapshot.pages[j]);
-    snapshot.state.clear();
-    snapshot.pages.clear();
-    return true;
-  }
-
-  void drop_snapshots() {
-    while (!snapshots_.empty() && (snapshots_.size() > 2 || chance(0.5))) {
-      const auto victim = snapshots_.begin() + static_cast<std::ptrdiff_t>(random_() % snapshots_.size());
-      pool_.close(victim->lane);
-      snapshots_.erase(victim);
-      count("evictions");
-    }
+    const auto reason = static_cast<KeepReason>(random_() % 4);
+    store_.keep(story_of(runner).tokens, runner.lane, reason);
   }
 
   void evict() {
@@ -371,7 +309,6 @@ class World {
     if (!runner.open) return;
     pool_.close(runner.lane);
     runner.open = false;
-    count("evictions");
     if (chance(0.3)) probe_.poison();
   }
 
@@ -383,7 +320,8 @@ class World {
   ForwardRunner forward_;
   FuzzProbe probe_;
   std::vector<Runner> runners_;
-  std::vector<Snapshot> snapshots_;
+  PrefixStore store_;
+  PrefixStoreTotals before_;
   uint64_t pages_copied_ = 0;
 };
 
@@ -406,7 +344,7 @@ std::vector<std::string> FuzzReport::untouched() const {
 }
 
 FuzzReport fuzz_schedules(const FuzzFactory& make, const FuzzOptions& options) {
-  check(!options.threads.empty() && options.long_story >= 64, "the fuzzer needs threads and a long story");
+  check(!options.worlds.empty() && options.long_story >= 64, "the fuzzer needs threads and a long story");
   Random random(options.seed);
   FuzzReport report;
   for (const char* situation : situations) report.counters[situation] = 0;
@@ -414,8 +352,10 @@ FuzzReport fuzz_schedules(const FuzzFactory& make, const FuzzOptions& options) {
   constexpr int32_t page_sizes[] = {1, 3, 16, 64};
   const int32_t reference_page = page_sizes[1 + random() % 3];
   int32_t longest = options.long_story + 64;
-  for (const int32_t threads : options.threads) {
-    FuzzSubject subject = make(threads);
+  for (size_t w = 0; w < options.worlds.size(); ++w) {
+    FuzzSubject subject = make(options.worlds[w]);
+    const int64_t slice = subject.backend->info().slice_inputs;
+    report.several_slices = report.several_slices || (slice > 0 && subject.model->info().hidden_size > slice);
     if (stories.empty()) {
       stories = make_stories(options.long_story, subject.model->info().vocabulary_size, random);
       for (const FuzzStory& story : stories) longest = std::max(longest, static_cast<int32_t>(story.tokens.size()));
@@ -425,9 +365,9 @@ FuzzReport fuzz_schedules(const FuzzFactory& make, const FuzzOptions& options) {
       for (FuzzStory& story : stories) record_story(story, pool, forward);
     }
     using Clock = std::chrono::steady_clock;
-    const auto share = std::chrono::duration<double>(options.seconds / static_cast<double>(options.threads.size()));
+    const auto share = std::chrono::duration<double>(options.seconds / static_cast<double>(options.worlds.size()));
     const auto start = Clock::now();
-    const bool last = threads == options.threads.back();
+    const bool last = w + 1 == options.worlds.size();
     // On a busy machine the last world takes up to four times its share to meet every situation.
     const auto goes_on = [&] {
       const auto spent = Clock::now() - start;

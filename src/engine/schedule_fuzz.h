@@ -21,12 +21,19 @@ struct FuzzSubject {
   std::unique_ptr<families::Model> model;
 };
 
+/// How a subject computes; none of it may change a bit.
+struct FuzzWorld {
+  int32_t threads = 1;
+  std::string simd;  ///< as backend::make_cpu_backend takes it
+};
+
 struct FuzzOptions {
   /// Time for schedules; the reference run comes on top, and more time where a situation was not met.
   double seconds = 20.0;
   uint64_t seed = 1;
-  std::vector<int32_t> threads = {1, 2};  ///< one subject is made for each; the first also makes the reference
-  int32_t long_story = 600;               ///< tokens of the longest sequence; above 512 attention has two partitions
+  /// One subject is made for each; the first also makes the reference.
+  std::vector<FuzzWorld> worlds = {{.threads = 1, .simd = ""}, {.threads = 2, .simd = ""}};
+  int32_t long_story = 600;  ///< tokens of the longest sequence; above 512 attention has two partitions
 };
 
 struct FuzzReport {
@@ -37,6 +44,7 @@ struct FuzzReport {
   uint64_t compared_states = 0;
   uint64_t compared_pages = 0;
   uint64_t mismatches = 0;
+  bool several_slices = false;                ///< whether the model's rows are wider than one slice of a product
   std::vector<std::string> first_mismatches;  ///< one line each, at most 10
 
   /// Names of the counters that stayed 0.
@@ -44,8 +52,7 @@ struct FuzzReport {
   [[nodiscard]] bool passed() const { return mismatches == 0 && untouched().empty(); }
 };
 
-/// Makes a subject that computes with `threads` threads.
-using FuzzFactory = std::function<FuzzSubject(int32_t threads)>;
+using FuzzFactory = std::function<FuzzSubject(const FuzzWorld& world)>;
 
 FuzzReport fuzz_schedules(const FuzzFactory& make, const FuzzOptions& options);
 

@@ -100,6 +100,7 @@ BackendInfo CpuBackend::info() const {
   info.name = "cpu";
   info.device = fmt::format("{}, {} threads, {}", processor_name(), threads_.size(), kernels_.level);
   info.arithmetic = "cpu-fp32-1";
+  info.slice_inputs = kSliceInputs;
   info.memory_bytes = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGE_SIZE));
   return info;
 }
