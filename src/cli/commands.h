@@ -19,4 +19,6 @@ Command service_command();
 Command completions_command();
 Command manual_command();
 
+Command schedule_fuzz_command();
+
 }  // namespace tensorfold::cli
