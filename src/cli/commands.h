@@ -15,6 +15,7 @@ Command pull_command();
 Command remove_command();
 Command update_command();
 
+Command plan_command();
 Command service_command();
 Command completions_command();
 Command manual_command();

@@ -8,9 +8,8 @@
 
 #include "base/error.h"
 #include "cli/version.h"
-#include "families/model.h"
+#include "families/checkpoint.h"
 #include "format/config.h"
-#include "format/quantization.h"
 
 namespace tensorfold::cli {
 namespace {
@@ -44,15 +43,11 @@ void check_servable(const hub::ModelPreview& preview, hub::Progress& progress) {
   if (hub::is_non_commercial(preview.license))
     progress.note(fmt::format("note: {} is licensed {}: not for commercial use", preview.repo.id(), preview.license));
   if (config.json.contains("dflash_config")) return;
-  const families::Family* family = families::find_family(config.json);
-  if (family == nullptr) {
-    const nlohmann::json& text = format::text_config(config.json);
-    const auto type = text.find("model_type");
-    fail(ErrorKind::unsupported, "no family here serves model_type {} of {}: `tensorfold models` lists those that do",
-         type == text.end() ? "(none)" : type->dump(), preview.repo.id());
+  try {
+    (void)families::describe_checkpoint(preview.directory);
+  } catch (const Error& error) {
+    fail(error.kind(), "{} cannot be served, nothing more is fetched: {}", preview.repo.id(), error.what());
   }
-  (void)family->describe(config.json);
-  (void)format::Quantization::parse(config.json);
   if (preview.weight_bytes > memory_bytes())
     progress.note(fmt::format("note: {} of weights; this machine has {} of memory besides its GPUs'",
                               hub::human_bytes(preview.weight_bytes), hub::human_bytes(memory_bytes())));
@@ -83,24 +78,6 @@ HubAccess::HubAccess(const std::atomic<bool>* cancel)
 
 hub::ConfigCheck servable_check(hub::Progress& progress) {
   return [&progress](const hub::ModelPreview& preview) { check_servable(preview, progress); };
-}
-
-std::string fetched_model_directory(const std::string& model) {
-  const InterruptFlag interrupt;
-  const HubAccess access(interrupt.flag());
-  const auto progress = hub::progress_for(stdout, "[tensorfold] ");
-  return hub::resolve_model(access.client, access.cache, model, {}, *progress, servable_check(*progress)).string();
-}
-
-std::string fetched_config_directory(const std::string& model) {
-  std::error_code ignored;
-  if (std::filesystem::is_directory(model, ignored)) return model;
-  const auto repo = hub::parse_repo(model);
-  if (!repo) return fetched_model_directory(model);  // says what it is not
-  const InterruptFlag interrupt;
-  const HubAccess access(interrupt.flag());
-  hub::SilentProgress silent;
-  return hub::fetch_config(access.client, access.cache, *repo, silent).string();
 }
 
 void print_cached_models() {

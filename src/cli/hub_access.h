@@ -34,12 +34,6 @@ struct HubAccess {
 /// `progress` gets a line for a licence that forbids commercial use and for weights larger than this machine's memory.
 hub::ConfigCheck servable_check(hub::Progress& progress);
 
-/// The folder of MODEL: itself, the hub's cache, or a download with progress on standard output. Throws Error.
-std::string fetched_model_directory(const std::string& model);
-
-/// The folder that holds MODEL's config.json, without its weights. Throws Error.
-std::string fetched_config_directory(const std::string& model);
-
 /// The models in the cache with their sizes, a line each, to standard output.
 void print_cached_models();
 

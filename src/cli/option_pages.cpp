@@ -1,6 +1,6 @@
 #include "cli/option_pages.h"
 
-#include <map>
+#include <algorithm>
 #include <string_view>
 #include <type_traits>
 #include <utility>
@@ -61,6 +61,34 @@ std::vector<std::pair<std::string, std::vector<const Option*>>> grouped(const Co
     found->second.push_back(&option);
   }
   return groups;
+}
+
+/// `text` broken at blanks into lines of at most 80 columns that begin with `indent` blanks; the first begins with
+/// `lead`.
+std::string wrapped(const std::string& lead, const std::string& text, size_t indent) {
+  constexpr size_t kColumns = 80;
+  std::string out = lead;
+  size_t column = lead.size();
+  if (column + 1 > indent && indent > 0) {
+    out += "\n";
+    column = 0;
+  }
+  bool line_begins = true;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find(' ', at), text.size());
+    const size_t length = end - at;
+    if (!line_begins && column + 1 + length > kColumns) {
+      out += "\n";
+      column = 0;
+      line_begins = true;
+    }
+    const size_t blanks = line_begins ? (indent > column ? indent - column : 0) : 1;
+    out += std::string(blanks, ' ') + text.substr(at, length);
+    column += blanks + length;
+    line_begins = false;
+    at = end + 1;
+  }
+  return out + "\n";
 }
 
 /// Text as troff shows it: dashes are dashes, and no line starts a request.
@@ -175,6 +203,22 @@ std::string fish_completions(const std::vector<Command>& commands) {
 }
 
 }  // namespace
+
+std::string help_page(const Command& command) {
+  constexpr size_t kIndent = 26;
+  std::string page = "Usage: " + usage(command) + "\n\n" + command.summary + ".\n";
+  if (!command.description.empty()) page += "\n" + wrapped("", command.description, 0);
+  if (!command.positionals.empty()) page += "\n";
+  for (const Positional& positional : command.positionals)
+    page += wrapped("  " + positional.name, positional.help + ".", kIndent);
+  for (const auto& [group, options] : grouped(command)) {
+    page += "\n" + (group.empty() ? "Options" : group) + ":\n";
+    for (const Option* option : options)
+      page +=
+          wrapped("  " + option->name + (takes_value(*option) ? " " + option->value : ""), sentence(*option), kIndent);
+  }
+  return page;
+}
 
 std::string manual_page(const std::vector<Command>& commands, const std::string& version) {
   std::string page = fmt::format(".TH TENSORFOLD 1 \"\" \"tensorfold {}\" \"User Commands\"\n", troff(version));

@@ -8,6 +8,9 @@
 
 namespace tensorfold::cli {
 
+/// What `tensorfold COMMAND --help` prints; no line longer than 80 columns.
+std::string help_page(const Command& command);
+
 /// A manual page in section 1, as troff source.
 std::string manual_page(const std::vector<Command>& commands, const std::string& version);
 

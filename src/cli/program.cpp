@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "cli/command.h"
+#include "cli/option_pages.h"
 #include "cli/version.h"
 
 namespace tensorfold::cli {
@@ -146,6 +147,11 @@ int run_program(const std::vector<Command>& commands, std::vector<std::string> a
   try {
     program.parse(arguments);
   } catch (const CLI::Success& asked) {
+    for (const Command& command : commands) {
+      if (!program.got_subcommand(command.name)) continue;
+      fmt::print("{}", help_page(command));
+      return 0;
+    }
     return program.exit(asked);
   } catch (const CLI::ParseError& wrong) {
     report(wrong.what());

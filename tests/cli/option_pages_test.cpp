@@ -109,6 +109,22 @@ TEST_F(OptionPages, TheOtherShellsGetEveryOptionQuoted) {
   EXPECT_EQ(checked.value_or(""), "");
 }
 
+TEST(EveryCommand, HasAHelpPageOfEightyColumnsWithEachOfItsOptions) {
+  for (const Command& command : all_commands()) {
+    std::stringstream page(help_page(command));
+    for (std::string line; std::getline(page, line);) EXPECT_LE(line.size(), 80u) << line;
+    for (const Option& option : command.options) EXPECT_THAT(page.str(), HasSubstr("  " + option.name)) << command.name;
+  }
+}
+
+TEST_F(OptionPages, HelpIsWrappedBesideItsOption) {
+  commands_[0].options[0].help = "a long sentence that says much more about this than one line of a terminal takes";
+  EXPECT_THAT(help_page(commands_[0]),
+              HasSubstr("  --port N                a long sentence that says much more about this than\n"
+                        "                          one line of a terminal takes; default 8080.\n"));
+  EXPECT_THAT(help_page(commands_[0]), HasSubstr("Usage: tensorfold serve MODEL [OPTIONS]\n"));
+}
+
 TEST(EveryCommand, IsDescribedInPlainSentencesThatFitTheirPlace) {
   for (const Command& command : all_commands()) {
     EXPECT_LE(command.summary.size(), 62u) << command.name << ": a line of the list is 80 columns";
