@@ -36,6 +36,9 @@ class HttpServer::Implementation {
     listen();
     accept();
     schedule_sweep();
+  }
+
+  void start() {
     thread_ = std::thread([this] { host_.io.run(); });
   }
 
@@ -171,6 +174,7 @@ HttpServer::HttpServer(HttpServerOptions options, Handler handler, Screen screen
     : implementation_(std::make_unique<Implementation>(std::move(options), std::move(handler), std::move(screen),
                                                        std::move(error_body))) {}
 HttpServer::~HttpServer() = default;
+void HttpServer::start() { implementation_->start(); }
 uint16_t HttpServer::port() const { return implementation_->port(); }
 size_t HttpServer::connections() const { return implementation_->connections(); }
 void HttpServer::stop(std::chrono::milliseconds patience) { implementation_->stop(patience); }

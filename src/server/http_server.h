@@ -72,7 +72,8 @@ struct HttpServerOptions {
   std::string server_name = "tensorfold";
 };
 
-/// Listens from construction on; Error(io) names the address when that fails. Uses one thread of its own.
+/// Listens from construction on (Error(io) names the address when that fails) and answers from start() on, on one
+/// thread of its own.
 class HttpServer {
  public:
   /// Called on the server's thread with a complete request; must return at once.
@@ -87,6 +88,7 @@ class HttpServer {
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
 
+  void start();
   [[nodiscard]] uint16_t port() const;
   [[nodiscard]] size_t connections() const;
   /// Stops accepting, waits until open exchanges have ended (at most `patience`), then closes everything.

@@ -28,6 +28,7 @@ class Echo {
   explicit Echo(HttpServerOptions options = {}) {
     options.port = 0;
     server_ = std::make_unique<HttpServer>(options, [this](std::shared_ptr<Exchange> exchange) { handle(exchange); });
+    server_->start();
   }
   ~Echo() {
     const std::lock_guard lock(mutex_);

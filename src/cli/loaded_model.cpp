@@ -1,0 +1,137 @@
+#include "cli/loaded_model.h"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <utility>
+
+#include "base/error.h"
+#ifdef TENSORFOLD_HAS_HUB
+#include "cli/hub_access.h"
+#endif
+#include "drafters/drafter_set.h"
+#include "families/checkpoint.h"
+#include "format/config.h"
+
+namespace tensorfold::cli {
+namespace {
+
+/// End tokens from the configs and the tokenizer's own end of text.
+std::vector<int32_t> all_end_tokens(const LoadedModel& loaded, const format::GenerationDefaults& generation) {
+  std::vector<int32_t> ends = generation.end_tokens;
+  const std::vector<int32_t>& from_family = loaded.model->info().end_tokens;
+  ends.insert(ends.end(), from_family.begin(), from_family.end());
+  if (const auto name = loaded.tokenizer->named_token("eos_token")) {
+    if (const auto id = loaded.tokenizer->id_of(*name)) ends.push_back(*id);
+  }
+  std::sort(ends.begin(), ends.end());
+  ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
+  return ends;
+}
+
+drafters::DrafterChoice drafter_choice(const RunOptions& options) {
+  drafters::DrafterChoice choice;
+  if (options.drafter == "none") choice.mtp = false;
+  if (options.drafter != "auto" && options.drafter != "none") choice.block_drafter = model_directory(options.drafter);
+  choice.block_options.bits = options.drafter_bits;
+  choice.mtp_options.most = options.mtp_drafts;
+  if (options.mtp_drafts == 0) choice.mtp = false;
+  return choice;
+}
+
+std::unique_ptr<backend::Backend> make_backend(const RunOptions& options, std::string& name) {
+  name = options.backend;
+  if (name != "cpu") {
+    try {
+      auto made = backend::make_cuda_backend(options.device);
+      name = "cuda";
+      return made;
+    } catch (const Error&) {
+      if (options.backend == "cuda") throw;
+    }
+  }
+  name = "cpu";
+  return backend::make_cpu_backend(options.threads);
+}
+
+void check_options(const RunOptions& options) {
+  if (options.context < 0) fail(ErrorKind::invalid_request, "--context must be 0 or a positive token count");
+  if (options.parallel < 0) fail(ErrorKind::invalid_request, "--parallel must not be negative");
+  if (options.threads < 0) fail(ErrorKind::invalid_request, "--threads must not be negative");
+  if (options.prefill_rows < 1) fail(ErrorKind::invalid_request, "--prefill-rows must be at least 1");
+  if (options.decode_share < 0.0 || options.decode_share > 1.0) {
+    fail(ErrorKind::invalid_request, "--decode-share must lie between 0 and 1");
+  }
+  if (options.drafter_bits < 0 || options.mtp_drafts < 0) {
+    fail(ErrorKind::invalid_request, "--drafter-bits and --mtp-drafts must not be negative");
+  }
+  if (options.cache_gib < 0.0) fail(ErrorKind::invalid_request, "--cache-gib must not be negative");
+}
+
+}  // namespace
+
+std::string model_directory(const std::string& model) {
+#ifdef TENSORFOLD_HAS_HUB
+  return fetched_model_directory(model);
+#else
+  std::error_code ignored;
+  if (std::filesystem::is_directory(model, ignored)) return model;
+  fail(ErrorKind::not_found, "'{}' is not a directory (this build cannot download)", model);
+#endif
+}
+
+std::string served_name(const std::string& model) {
+  std::filesystem::path path(model);
+  if (!path.has_filename()) path = path.parent_path();
+  std::error_code ignored;
+  if (path.filename() == "." || path.filename() == "..") path = std::filesystem::canonical(path, ignored);
+  return path.filename().string();
+}
+
+server::ServedModel LoadedModel::served() const {
+  server::ServedModel served;
+  served.engine = engine.get();
+  served.tokenizer = tokenizer.get();
+  served.renderer = renderer.get();
+  served.end_tokens = end_tokens;
+  served.vocabulary =
+      std::min<int64_t>(model->info().vocabulary_size, static_cast<int64_t>(tokenizer->vocabulary_size()));
+  return served;
+}
+
+std::unique_ptr<LoadedModel> load_model(const std::string& model, const RunOptions& options) {
+  const auto started = std::chrono::steady_clock::now();
+  check_options(options);
+  auto loaded = std::make_unique<LoadedModel>();
+  loaded->directory = model_directory(model);
+  const format::CheckpointConfig config = format::load_config(loaded->directory);
+  const families::ModelInfo info = families::require_family(config.json).describe(config.json);
+  if (options.context > info.native_context) {
+    fail(ErrorKind::invalid_request, "--context {} is more than the model's window of {} tokens", options.context,
+         info.native_context);
+  }
+  loaded->tokenizer = std::make_unique<text::Tokenizer>(text::Tokenizer::load(loaded->directory));
+  loaded->renderer = std::make_unique<server::PromptRenderer>(*loaded->tokenizer, loaded->directory, info.model_type);
+  loaded->backend = make_backend(options, loaded->backend_name);
+  engine::EngineOptions engine_options;
+  engine_options.context = options.context;
+  engine_options.parallel = options.parallel;
+  engine_options.prefill_rows = options.prefill_rows;
+  engine_options.decode_share = options.decode_share;
+  engine_options.drafts = options.drafts;
+  engine_options.memory_budget = static_cast<uint64_t>(options.cache_gib * 1073741824.0);
+  families::LoadedModel read =
+      families::load_model(loaded->directory, *loaded->backend, engine::forward_rows(engine_options));
+  loaded->model = std::move(read.model);
+  loaded->notes = std::move(read.notes);
+  loaded->end_tokens = all_end_tokens(*loaded, read.generation);
+  std::vector<std::unique_ptr<drafters::Drafter>> drafters;
+  if (options.drafts) {
+    drafters = drafters::make_drafters(*loaded->backend, *loaded->model, drafter_choice(options));
+  }
+  loaded->engine = engine::start_engine(*loaded->backend, *loaded->model, engine_options, std::move(drafters));
+  loaded->load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+  return loaded;
+}
+
+}  // namespace tensorfold::cli

@@ -1,0 +1,96 @@
+#include "cli/model_options.h"
+
+#include <iterator>
+#include <utility>
+
+#include "format/config.h"
+
+namespace tensorfold::cli {
+
+std::vector<Option> run_options(RunOptions& options) {
+  const std::string group = "Engine";
+  return {
+      {"--backend",
+       "NAME",
+       "where the model runs; auto takes a GPU when there is one",
+       group,
+       &options.backend,
+       {"auto", "cpu", "cuda"}},
+      {"--device", "N", "CUDA device", group, &options.device, {}},
+      {"--threads", "N", "CPU threads; 0: one a core", group, &options.threads, {}},
+      {"--context",
+       "N",
+       "prompt and reply tokens of one conversation; 0: as many as the model and memory allow",
+       group,
+       &options.context,
+       {}},
+      {"--parallel", "N", "replies made at the same time; 0: as many as pay", group, &options.parallel, {}},
+      {"--prefill-rows", "N", "most prompt tokens in one forward", group, &options.prefill_rows, {}},
+      {"--decode-share",
+       "F",
+       "share of the time that running replies keep while prompts are read",
+       group,
+       &options.decode_share,
+       {}},
+      {"--cache-gib",
+       "F",
+       "memory for caches and kept prefixes; 0: from the machine's memory",
+       group,
+       &options.cache_gib,
+       {}},
+      {"--no-drafts", "", "one token a round: the serial reference", group, &options.drafts, {}, true},
+      {"--drafter",
+       "X",
+       "auto: the model's own head; none: only copies from the context; or a block drafter's MODEL",
+       group,
+       &options.drafter,
+       {}},
+      {"--drafter-bits", "N", "of a block drafter's packed weights; 0: as stored", group, &options.drafter_bits, {}},
+      {"--mtp-drafts", "N", "most drafts a round of the model's own head; 0: none", group, &options.mtp_drafts, {}},
+  };
+}
+
+std::vector<Option> reply_options(ReplyOptions& options) {
+  const std::string group = "Replies";
+  return {
+      {"--temperature", "F", "0 is greedy; default: the checkpoint's", group, &options.temperature, {}},
+      {"--top-p", "F", "default: the checkpoint's", group, &options.top_p, {}},
+      {"--top-k", "N", "0 is off; default: the checkpoint's", group, &options.top_k, {}},
+      {"--min-p", "F", "default: the checkpoint's", group, &options.min_p, {}},
+      {"--max-tokens", "N", "tokens of a reply", group, &options.max_tokens, {}},
+      {"--thinking", "", "let the model think first (the default)", group, &options.thinking, {}},
+      {"--no-thinking", "", "answer at once", group, &options.thinking, {}, true},
+      {"--reasoning-effort",
+       "LEVEL",
+       "how hard to think, where the template knows levels",
+       group,
+       &options.reasoning_effort,
+       {"minimal", "low", "medium", "high", "xhigh", "max"}},
+      {"--thinking-budget",
+       "N",
+       "tokens after which thinking is closed; 0: no budget",
+       group,
+       &options.thinking_budget,
+       {}},
+  };
+}
+
+server::GenerationDefaults generation_defaults(const std::string& model_directory, const ReplyOptions& options) {
+  const format::GenerationDefaults own = format::load_config(model_directory).generation;
+  server::GenerationDefaults defaults;
+  defaults.temperature = options.temperature.value_or(own.temperature.value_or(defaults.temperature));
+  defaults.top_p = options.top_p.value_or(own.top_p.value_or(defaults.top_p));
+  defaults.top_k = options.top_k.value_or(own.top_k.value_or(defaults.top_k));
+  defaults.min_p = options.min_p.value_or(own.min_p.value_or(defaults.min_p));
+  defaults.max_tokens = options.max_tokens;
+  defaults.thinking = options.thinking;
+  defaults.reasoning_effort = options.reasoning_effort;
+  defaults.thinking_budget = options.thinking_budget;
+  return defaults;
+}
+
+void append(std::vector<Option>& options, std::vector<Option> more) {
+  options.insert(options.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+}
+
+}  // namespace tensorfold::cli

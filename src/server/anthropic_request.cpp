@@ -1,0 +1,211 @@
+#include "server/anthropic_request.h"
+
+#include <fmt/format.h>
+
+#include "server/api_error.h"
+
+namespace tensorfold::server {
+namespace {
+
+/// Claude Code puts a line with a checksum of its own on top of the system prompt; it differs in every request and
+/// would keep any two prompts from sharing a prefix.
+bool is_billing_line(const std::string& text) { return text.rfind("x-anthropic-billing-header:", 0) == 0; }
+
+const std::string& type_of(const Json& block, const std::string& where) {
+  const Json* type = member(block, "type");
+  if (type == nullptr || !type->is_string()) throw bad_request(where + " needs a type", "messages");
+  return type->get_ref<const std::string&>();
+}
+
+const std::string& text_of(const Json& block, const char* key, const std::string& where) {
+  const Json* text = member(block, key);
+  if (text == nullptr || !text->is_string()) {
+    throw bad_request(fmt::format("{} needs a string '{}'", where, key), "messages");
+  }
+  return text->get_ref<const std::string&>();
+}
+
+/// A string, or text blocks joined with nothing between.
+std::string plain_text(const Json* content, const std::string& where) {
+  if (content == nullptr) return {};
+  if (content->is_string()) return content->get<std::string>();
+  if (!content->is_array()) throw bad_request(where + " must be a string or a list of blocks", "messages");
+  std::string text;
+  for (const Json& block : *content) {
+    if (type_of(block, where) != "text") {
+      throw bad_request(
+          fmt::format("{}: '{}' blocks are not supported; this model reads text only", where, type_of(block, where)),
+          "messages");
+    }
+    text += text_of(block, "text", where);
+  }
+  return text;
+}
+
+std::string system_text(const Json& system) {
+  if (system.is_string()) return system.get<std::string>();
+  if (!system.is_array()) throw bad_request("system must be a string or a list of text blocks", "system");
+  std::string text;
+  for (const Json& block : system) {
+    if (type_of(block, "system") != "text") throw bad_request("system may hold text blocks only", "system");
+    const std::string& piece = text_of(block, "text", "system");
+    if (is_billing_line(piece)) continue;
+    if (!text.empty()) text += "\n\n";
+    text += piece;
+  }
+  return text;
+}
+
+void append_user(const Json& content, const std::string& where, Json& messages) {
+  std::string text;
+  bool has_text = false;
+  for (const Json& block : content) {
+    const std::string& type = type_of(block, where);
+    if (type == "tool_result") {
+      Json result = {{"role", "tool"}, {"content", plain_text(member(block, "content"), where)}};
+      if (const Json* id = member(block, "tool_use_id")) result["tool_call_id"] = *id;
+      messages.push_back(std::move(result));
+    } else if (type == "text") {
+      text += text_of(block, "text", where);
+      has_text = true;
+    } else {
+      throw bad_request(fmt::format("{}: '{}' blocks are not supported; this model reads text only", where, type),
+                        "messages");
+    }
+  }
+  if (has_text || content.empty()) messages.push_back({{"role", "user"}, {"content", text}});
+}
+
+void append_assistant(const Json& content, const std::string& where, Json& messages) {
+  Json message = {{"role", "assistant"}, {"content", ""}};
+  std::string text;
+  std::string thinking;
+  for (const Json& block : content) {
+    const std::string& type = type_of(block, where);
+    if (type == "text") {
+      text += text_of(block, "text", where);
+    } else if (type == "thinking") {
+      thinking += text_of(block, "thinking", where);
+    } else if (type == "tool_use") {
+      const Json* input = member(block, "input");
+      Json call = {
+          {"type", "function"},
+          {"function",
+           {{"name", text_of(block, "name", where)}, {"arguments", input != nullptr ? *input : Json::object()}}}};
+      if (const Json* id = member(block, "id")) call["id"] = *id;
+      message["tool_calls"].push_back(std::move(call));
+    } else {
+      throw bad_request(fmt::format("{}: '{}' blocks are not supported", where, type), "messages");
+    }
+  }
+  message["content"] = text;
+  if (!thinking.empty()) message["reasoning_content"] = thinking;
+  messages.push_back(std::move(message));
+}
+
+Json chat_messages(const Json& body) {
+  Json messages = Json::array();
+  if (const Json* system = member(body, "system")) {
+    messages.push_back({{"role", "system"}, {"content", system_text(*system)}});
+  }
+  const Json* turns = member(body, "messages");
+  if (turns == nullptr || !turns->is_array() || turns->empty()) {
+    throw bad_request("messages must be a non-empty list", "messages");
+  }
+  for (size_t i = 0; i < turns->size(); ++i) {
+    const Json& turn = (*turns)[i];
+    const std::string where = fmt::format("messages[{}]", i);
+    const Json* role = member(turn, "role");
+    if (role == nullptr || (*role != "user" && *role != "assistant" && *role != "system")) {
+      throw bad_request(where + " needs the role user or assistant", "messages");
+    }
+    const Json* content = member(turn, "content");
+    if (content == nullptr || (!content->is_string() && !content->is_array())) {
+      throw bad_request(where + ".content must be a string or a list of blocks", "messages");
+    }
+    if (content->is_string() || *role == "system") {
+      messages.push_back({{"role", *role}, {"content", plain_text(content, where)}});
+    } else if (*role == "user") {
+      append_user(*content, where, messages);
+    } else {
+      append_assistant(*content, where, messages);
+    }
+  }
+  return messages;
+}
+
+Json chat_tools(const Json& tools) {
+  if (!tools.is_array()) throw bad_request("tools must be a list", "tools");
+  Json offered = Json::array();
+  for (const Json& tool : tools) {
+    const Json* type = member(tool, "type");
+    if (type != nullptr && *type != "custom") {
+      throw bad_request(fmt::format("tools of type {} run on Anthropic's servers and are not supported", dump(*type)),
+                        "tools");
+    }
+    Json function;
+    for (const auto& [theirs, ours] :
+         {std::pair{"name", "name"}, {"description", "description"}, {"input_schema", "parameters"}}) {
+      if (const Json* value = member(tool, theirs)) function[ours] = *value;
+    }
+    offered.push_back({{"type", "function"}, {"function", std::move(function)}});
+  }
+  return offered;
+}
+
+void set_tool_choice(const Json& choice, Json& chat) {
+  const Json* type = member(choice, "type");
+  if (type == nullptr || !type->is_string()) throw bad_request("tool_choice needs a type", "tool_choice");
+  if (*type == "tool") {
+    chat["tool_choice"] = {{"type", "function"}, {"function", {{"name", choice.value("name", "")}}}};
+  } else if (*type == "any" || *type == "auto" || *type == "none") {
+    chat["tool_choice"] = *type == "any" ? Json("required") : *type;
+  } else {
+    throw bad_request("tool_choice must be auto, any, tool or none", "tool_choice");
+  }
+  if (boolean_field(choice, "disable_parallel_tool_use").value_or(false)) chat["parallel_tool_calls"] = false;
+}
+
+void set_thinking(const Json& body, Json& chat) {
+  bool on = false;
+  if (const Json* thinking = member(body, "thinking")) {
+    const Json* type = member(*thinking, "type");
+    if (type == nullptr || (*type != "enabled" && *type != "disabled" && *type != "adaptive")) {
+      throw bad_request("thinking.type must be enabled, disabled or adaptive", "thinking");
+    }
+    on = *type != "disabled";
+    if (const auto budget = integer_field(*thinking, "budget_tokens", 1)) chat["thinking_budget"] = *budget;
+  }
+  chat["chat_template_kwargs"]["enable_thinking"] = on;
+  if (const Json* config = member(body, "output_config")) {
+    if (const auto effort = string_field(*config, "effort")) chat["reasoning_effort"] = *effort;
+    if (const Json* format = member(*config, "format")) {
+      const Json* schema = member(*format, "schema");
+      if (schema == nullptr) throw bad_request("output_config.format needs a schema", "output_config");
+      chat["response_format"] = {{"type", "json_schema"}, {"json_schema", {{"name", "output"}, {"schema", *schema}}}};
+    }
+  }
+}
+
+}  // namespace
+
+Json chat_from_messages(const Json& body, bool counting) {
+  if (!body.is_object()) throw bad_request("the body must be a JSON object");
+  Json chat = Json::object();
+  for (const char* same : {"model", "temperature", "top_p", "top_k", "min_p", "seed", "stream", "draft", "ignore_eos",
+                           "return_token_ids", "priority"}) {
+    if (const Json* value = member(body, same)) chat[same] = *value;
+  }
+  const auto limit = integer_field(body, "max_tokens", 1);
+  if (!limit && !counting) throw bad_request("max_tokens is needed", "max_tokens");
+  if (limit && !counting) chat["max_tokens"] = *limit;
+  if (const Json* stops = member(body, "stop_sequences")) chat["stop"] = *stops;
+  chat["messages"] = chat_messages(body);
+  if (const Json* tools = member(body, "tools"); tools != nullptr && !tools->empty())
+    chat["tools"] = chat_tools(*tools);
+  if (const Json* choice = member(body, "tool_choice")) set_tool_choice(*choice, chat);
+  set_thinking(body, chat);
+  return chat;
+}
+
+}  // namespace tensorfold::server

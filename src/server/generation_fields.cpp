@@ -1,0 +1,108 @@
+#include "server/generation_fields.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include <fmt/format.h>
+
+#include "base/sha256.h"
+#include "server/api_error.h"
+
+namespace tensorfold::server {
+namespace {
+
+constexpr int64_t most_choices = 8;
+constexpr int64_t most_top_logprobs = 20;
+constexpr size_t most_stops = 64;
+constexpr size_t most_biases = 1024;
+
+std::vector<backend::LogitBias> read_logit_bias(const Json& body, int64_t vocabulary) {
+  const Json* object = member(body, "logit_bias");
+  if (object == nullptr) return {};
+  if (!object->is_object()) throw bad_request("logit_bias must be an object of token ids to numbers", "logit_bias");
+  if (object->size() > most_biases) {
+    throw bad_request(fmt::format("logit_bias has more than {} entries", most_biases), "logit_bias");
+  }
+  std::vector<backend::LogitBias> biases;
+  for (const auto& [key, value] : object->items()) {
+    int32_t token = -1;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), token);
+    if (error != std::errc() || end != key.data() + key.size() || token < 0 || token >= vocabulary) {
+      throw bad_request(fmt::format("logit_bias: '{}' is not a token id below {}", key, vocabulary), "logit_bias");
+    }
+    if (!value.is_number() || value.get<double>() < -100.0 || value.get<double>() > 100.0) {
+      throw bad_request("logit_bias values must be numbers between -100 and 100", "logit_bias");
+    }
+    biases.push_back({token, value.get<float>()});
+  }
+  return biases;
+}
+
+int32_t read_top_logprobs(const Json& body, bool chat) {
+  if (!chat) {
+    const auto count = integer_field(body, "logprobs", 0, most_top_logprobs);
+    return count ? static_cast<int32_t>(*count) : -1;
+  }
+  const auto top = integer_field(body, "top_logprobs", 0, most_top_logprobs);
+  const bool wanted = boolean_field(body, "logprobs").value_or(false);
+  if (top && *top > 0 && !wanted) throw bad_request("top_logprobs needs logprobs: true", "top_logprobs");
+  return wanted ? static_cast<int32_t>(top.value_or(0)) : -1;
+}
+
+std::vector<std::string> read_stops(const Json& body) {
+  std::vector<std::string> stops = strings_field(body, "stop");
+  if (stops.size() > most_stops) throw bad_request(fmt::format("stop has more than {} strings", most_stops), "stop");
+  std::erase(stops, std::string());
+  return stops;
+}
+
+engine::Priority read_priority(const Json& body) {
+  const Json* value = member(body, "priority");
+  if (value == nullptr || value->is_number()) return engine::Priority::foreground;  // vLLM's integers: no meaning here
+  if (*value == "background") return engine::Priority::background;
+  if (*value == "foreground" || *value == "default") return engine::Priority::foreground;
+  throw bad_request("priority must be \"background\" or absent", "priority");
+}
+
+}  // namespace
+
+GenerationFields read_generation_fields(const Json& body, const GenerationDefaults& defaults, int64_t vocabulary,
+                                        bool chat) {
+  GenerationFields fields;
+  fields.sampling.temperature = number_field(body, "temperature").value_or(defaults.temperature);
+  fields.sampling.top_p = number_field(body, "top_p").value_or(defaults.top_p);
+  const auto top_k = integer_field(body, "top_k").value_or(defaults.top_k);
+  fields.sampling.top_k = static_cast<int32_t>(std::clamp<int64_t>(top_k, 0, vocabulary));
+  fields.sampling.min_p = number_field(body, "min_p", 0.0, 1.0).value_or(defaults.min_p);
+  if (const auto seed = integer_field(body, "seed")) fields.seed = static_cast<uint64_t>(*seed);
+  fields.repetition_penalty = static_cast<float>(number_field(body, "repetition_penalty", 0.01, 100.0).value_or(1.0));
+  fields.frequency_penalty = static_cast<float>(number_field(body, "frequency_penalty", -2.0, 2.0).value_or(0.0));
+  fields.presence_penalty = static_cast<float>(number_field(body, "presence_penalty", -2.0, 2.0).value_or(0.0));
+  fields.logit_bias = read_logit_bias(body, vocabulary);
+  // The first that is neither absent, null nor 0 counts.
+  for (const char* name : {"max_tokens", "max_completion_tokens"}) {
+    const auto limit = integer_field(body, name, 0);
+    if (limit.value_or(0) > 0 && !fields.max_tokens) {
+      fields.max_tokens = static_cast<int32_t>(std::min<int64_t>(*limit, INT32_MAX));
+    }
+  }
+  fields.stop = read_stops(body);
+  fields.ignore_eos = boolean_field(body, "ignore_eos").value_or(false);
+  fields.choices = static_cast<int32_t>(integer_field(body, "n", 1, most_choices).value_or(1));
+  fields.stream = boolean_field(body, "stream").value_or(false);
+  if (const Json* options = member(body, "stream_options")) {
+    if (!options->is_object()) throw bad_request("stream_options must be an object", "stream_options");
+    fields.include_usage = boolean_field(*options, "include_usage").value_or(false);
+  }
+  fields.draft = boolean_field(body, "draft").value_or(true);
+  fields.return_token_ids = boolean_field(body, "return_token_ids").value_or(false);
+  fields.priority = read_priority(body);
+  fields.top_logprobs = read_top_logprobs(body, chat);
+  return fields;
+}
+
+std::string token_sha(const std::vector<int32_t>& tokens) {
+  return to_hex(sha256(fmt::format("{}", fmt::join(tokens, ",")))).substr(0, 12);
+}
+
+}  // namespace tensorfold::server

@@ -1,0 +1,286 @@
+#include "server/service.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "backend/keyed_sampling.h"
+#include "server/api_error.h"
+#include "text/jinja/json_value.h"
+
+namespace tensorfold::server {
+namespace {
+
+constexpr const char* think_close = "</think>";
+
+ApiError context_error(const std::string& message, const std::string& param) {
+  return {400, "invalid_request_error", message, "context_length_exceeded", param};
+}
+
+/// Fields that we would have to honour and do not.
+void refuse_unsupported(const Json& body) {
+  for (const char* name : {"best_of", "echo", "suffix"}) {
+    const Json* value = member(body, name);
+    if (value != nullptr && *value != false && *value != 1 && *value != "") {
+      throw bad_request(fmt::format("{} is not supported", name), name);
+    }
+  }
+}
+
+/// Structured output comes from the grammar compiler; without it nothing may pass unconstrained.
+void refuse_grammars(const Json& body) {
+  const Json* format = member(body, "response_format");
+  const Json* type = format != nullptr ? member(*format, "type") : nullptr;
+  if (format != nullptr && (type == nullptr || *type != "text")) {
+    throw bad_request("response_format: only {\"type\": \"text\"} is supported", "response_format");
+  }
+  for (const char* name : {"guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"}) {
+    if (member(body, name) != nullptr) throw bad_request(fmt::format("{} is not supported", name), name);
+  }
+}
+
+std::vector<int32_t> read_token_ids(const Json& list, int64_t vocabulary) {
+  std::vector<int32_t> ids;
+  ids.reserve(list.size());
+  for (const Json& id : list) {
+    if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() >= vocabulary) {
+      throw bad_request(fmt::format("prompt: token ids must be integers from 0 to {}", vocabulary - 1), "prompt");
+    }
+    ids.push_back(id.get<int32_t>());
+  }
+  return ids;
+}
+
+}  // namespace
+
+Service::Service(ServedModel model, ServiceOptions options)
+    : model_(std::move(model)),
+      options_(std::move(options)),
+      log_(options_.log_format),
+      pool_(std::max<size_t>(options_.threads, 2)) {}
+
+Service::~Service() { pool_.stop(); }
+
+std::string Service::answering_name(const Json& body) const {
+  const Json* asked = member(body, "model");
+  if (asked != nullptr && asked->is_string()) {
+    const auto& name = asked->get_ref<const std::string&>();
+    if (std::find(options_.names.begin(), options_.names.end(), name) != options_.names.end()) return name;
+  }
+  return options_.names.front();
+}
+
+RenderSettings Service::render_settings(const Json& body) const {
+  RenderSettings settings;
+  settings.thinking = options_.defaults.thinking;
+  settings.effort = options_.defaults.reasoning_effort;
+  const Json* kwargs = member(body, "chat_template_kwargs");
+  if (kwargs != nullptr && !kwargs->is_object()) {
+    throw bad_request("chat_template_kwargs must be an object", "chat_template_kwargs");
+  }
+  bool explicit_switch = false;
+  if (kwargs != nullptr) {
+    settings.arguments = *kwargs;
+    if (const Json* thinking = member(*kwargs, "thinking")) {
+      const Json* type = member(*thinking, "type");
+      if (thinking->is_boolean()) {
+        settings.thinking = thinking->get<bool>();
+      } else if (type != nullptr && (*type == "enabled" || *type == "disabled")) {
+        settings.thinking = *type == "enabled";
+      } else {
+        throw bad_request("chat_template_kwargs.thinking must be a boolean or {\"type\": \"enabled\"|\"disabled\"}",
+                          "chat_template_kwargs");
+      }
+      explicit_switch = true;
+    }
+    if (const auto enable = boolean_field(*kwargs, "enable_thinking")) {
+      settings.thinking = *enable;
+      explicit_switch = true;
+    }
+  }
+  auto effort = string_field(body, "reasoning_effort");
+  if (!effort && kwargs != nullptr) effort = string_field(*kwargs, "reasoning_effort");
+  if (effort) {
+    settings.effort = *effort;
+    if (!explicit_switch) settings.thinking = *effort != "none";
+  }
+  if (!settings.effort.empty()) settings.effort = model_.renderer->effort_for_template(settings.effort);
+  for (const char* ours : {"thinking", "enable_thinking", "reasoning_effort"}) settings.arguments.erase(ours);
+  return settings;
+}
+
+Prompt Service::render(const Json& body) const {
+  RenderSettings settings = render_settings(body);
+  settings.generation_prompt = boolean_field(body, "add_generation_prompt").value_or(true);
+  const ToolSettings tools = read_tools(body);
+  return model_.renderer->render(checked_messages(body), tools.offered, settings);
+}
+
+CheckedRequest Service::check_chat(const Json& body) const {
+  if (!body.is_object()) throw bad_request("the body must be a JSON object");
+  CheckedRequest checked;
+  checked.arrival = std::chrono::steady_clock::now();
+  checked.fields = read_generation_fields(body, options_.defaults, model_.vocabulary, true);
+  refuse_media(body);
+  refuse_unsupported(body);
+  refuse_grammars(body);
+  const Json messages = checked_messages(body);
+  checked.tools = read_tools(body);
+  const RenderSettings settings = render_settings(body);
+  checked.thinking = settings.thinking;
+  checked.effort = settings.effort;
+  checked.prompt = model_.renderer->render(messages, checked.tools.offered, settings);
+  checked.model = answering_name(body);
+  checked.text.stops = checked.fields.stop;
+  checked.text.format = model_.renderer->reply_format();
+  checked.text.tools = text::OfferedTools(text::jinja::from_json(checked.tools.offered));
+  checked.text.starts_in_reasoning = checked.prompt.in_reasoning;
+  checked.text.parallel_calls = checked.tools.parallel;
+  checked.text.stream_arguments = checked.fields.stream;
+  const auto budget = integer_field(body, "thinking_budget", 0, INT32_MAX).value_or(0);
+  checked.thinking_budget = budget > 0 ? static_cast<int32_t>(budget) : options_.defaults.thinking_budget;
+  if (checked.tools.forced()) checked.gate = gate_for(checked);
+  check_room(checked, "messages");
+  return checked;
+}
+
+CheckedRequest Service::check_completion(const Json& body) const {
+  if (!body.is_object()) throw bad_request("the body must be a JSON object");
+  CheckedRequest checked;
+  checked.arrival = std::chrono::steady_clock::now();
+  checked.fields = read_generation_fields(body, options_.defaults, model_.vocabulary, false);
+  refuse_media(body);
+  refuse_unsupported(body);
+  refuse_grammars(body);
+  const Json* prompt = member(body, "prompt");
+  if (prompt == nullptr) throw bad_request("prompt must be a string or a list of token ids", "prompt");
+  const Json* text = prompt;
+  if (prompt->is_array() && prompt->size() == 1 && !(*prompt)[0].is_number()) text = &(*prompt)[0];
+  if (text->is_string()) {
+    text::EncodeOptions options;
+    options.add_special_tokens = boolean_field(body, "add_special_tokens").value_or(false);
+    checked.prompt.ids = model_.tokenizer->encode(std::string_view(text->get_ref<const std::string&>()), options);
+  } else if (text->is_array() && !text->empty() && (*text)[0].is_number()) {
+    checked.prompt.ids = read_token_ids(*text, model_.vocabulary);
+  } else {
+    throw bad_request("prompt must be one string or one list of token ids", "prompt");
+  }
+  if (checked.prompt.ids.empty()) throw bad_request("prompt must not be empty", "prompt");
+  checked.model = answering_name(body);
+  checked.text.stops = checked.fields.stop;
+  checked.text.plain = true;
+  check_room(checked, "prompt");
+  return checked;
+}
+
+CallGate Service::gate_for(const CheckedRequest& checked) const {
+  const text::CallFormat* format = model_.renderer->call_format();
+  if (format == nullptr) {
+    throw bad_request("this model's template has no opener for tool calls, so none can be forced; use tool_choice auto",
+                      "tool_choice");
+  }
+  const text::Tokenizer& tokenizer = *model_.tokenizer;
+  CallGate gate;
+  gate.opening = tokenizer.encode(std::string_view(format->opener + format->lead));
+  for (const Json& tool : checked.tools.offered) gate.names.push_back(tool_name(tool) + format->tail);
+  if (checked.prompt.in_reasoning) {
+    gate.think_end = tokenizer.id_of(think_close).value_or(-1);
+    gate.after_thinking = tokenizer.encode(std::string_view("\n\n"));
+  }
+  return gate;
+}
+
+std::shared_ptr<engine::Constraint> Service::make_constraint(const CheckedRequest& checked) {
+  std::vector<std::unique_ptr<engine::Constraint>> parts;
+  const text::Tokenizer& tokenizer = *model_.tokenizer;
+  const auto think_end = tokenizer.id_of(think_close);
+  if (checked.thinking_budget > 0 && checked.prompt.in_reasoning && think_end) {
+    // Under a gate the blank line after the block is the gate's.
+    const std::string close = std::string("\n") + think_close + (checked.gate ? "" : "\n\n");
+    parts.push_back(thinking_budget(checked.thinking_budget, tokenizer.encode(std::string_view(close)), *think_end));
+  }
+  if (checked.gate) {
+    std::call_once(tokens_made_, [&] { tokens_ = tokens_by_bytes(tokenizer); });
+    parts.push_back(call_gate(*checked.gate, tokens_));
+  }
+  return all_of(std::move(parts));
+}
+
+void Service::check_room(CheckedRequest& checked, const std::string& param) const {
+  const int64_t window = context();
+  const auto prompt = static_cast<int64_t>(checked.prompt.ids.size());
+  const int64_t room = window - prompt;
+  if (room < 1) {
+    throw context_error(fmt::format("This server's maximum context length is {} tokens. The request has {} prompt "
+                                    "tokens, which leaves no room for a reply; shorten it.",
+                                    window, prompt),
+                        param);
+  }
+  if (checked.fields.max_tokens && *checked.fields.max_tokens > room) {
+    throw context_error(fmt::format("This server's maximum context length is {} tokens. The request has {} prompt "
+                                    "tokens and asks for up to {} reply tokens; at most {} fit.",
+                                    window, prompt, *checked.fields.max_tokens, room),
+                        param);
+  }
+  if (!checked.fields.max_tokens) {
+    checked.fields.max_tokens = static_cast<int32_t>(std::min<int64_t>(options_.defaults.max_tokens, room));
+  }
+}
+
+void Service::Running::cancel() const {
+  for (const auto& choice : choices) choice->cancel();
+}
+
+void Service::Running::resume() const {
+  for (const auto& choice : choices) choice->resume();
+}
+
+Service::Running Service::start(const CheckedRequest& checked, const Sinks& sinks) {
+  if (model_.engine->status().waiting >= options_.queue_limit) {
+    throw ApiError(429, "rate_limit_error",
+                   fmt::format("{} requests are waiting; try again later", options_.queue_limit), "queue_full");
+  }
+  const uint64_t seed = checked.fields.seed.value_or(backend::default_seed(checked.prompt.ids, options_.seed_salt));
+  Running running;
+  try {
+    for (size_t choice = 0; choice < sinks.size(); ++choice) {
+      ReplyPlan plan;
+      engine::Request& request = plan.request;
+      request.prompt = checked.prompt.ids;
+      request.snapshot_hints = checked.prompt.snapshot_hints;
+      request.sampling = checked.fields.sampling;
+      request.sampling.seed = backend::keyed::choice_seed(seed, choice);
+      request.repetition_penalty = checked.fields.repetition_penalty;
+      request.frequency_penalty = checked.fields.frequency_penalty;
+      request.presence_penalty = checked.fields.presence_penalty;
+      request.logit_bias = checked.fields.logit_bias;
+      request.max_tokens = checked.fields.max_tokens.value_or(1);
+      if (!checked.fields.ignore_eos) request.end_tokens = model_.end_tokens;
+      request.draft = checked.fields.draft;
+      request.priority = checked.fields.priority;
+      request.top_logprobs = checked.fields.top_logprobs;
+      request.constraint = make_constraint(checked);
+      plan.text = checked.text;
+      plan.end_tokens = request.end_tokens;
+      plan.arrival = checked.arrival;
+      auto generation = std::make_shared<Generation>(pool_, *model_.tokenizer, std::move(plan), sinks[choice]);
+      generation->start(*model_.engine);
+      running.choices.push_back(std::move(generation));
+    }
+  } catch (...) {
+    running.cancel();
+    for (const auto& choice : running.choices) choice->open({});
+    throw;
+  }
+  for (const auto& choice : running.choices) {
+    choice->open([this, id = checked.id, label = checked.label](const ReplySummary& summary, bool cancelled) {
+      metrics_.finished(summary.statistics, {summary.seconds, summary.first_token});
+      if (cancelled) metrics_.disconnected();
+      log_.finished(id, label, summary, cancelled);
+    });
+  }
+  return running;
+}
+
+}  // namespace tensorfold::server
