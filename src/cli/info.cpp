@@ -7,7 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "cli/commands.h"
-#include "cli/loaded_model.h"
+#include "cli/model_directory.h"
 #ifdef TENSORFOLD_HAS_HUB
 #include "cli/hub_access.h"
 #endif
@@ -24,14 +24,6 @@ void print_field(const char* name, const Value& value) {
 template <typename Value>
 void print_default(const char* name, const std::optional<Value>& value) {
   if (value) print_field(name, *value);
-}
-
-std::string config_directory(const std::string& model) {
-#ifdef TENSORFOLD_HAS_HUB
-  return fetched_config_directory(model);
-#else
-  return model_directory(model);
-#endif
 }
 
 int info(const std::string& model) {

@@ -6,9 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
-#ifdef TENSORFOLD_HAS_HUB
-#include "cli/hub_access.h"
-#endif
+#include "cli/model_directory.h"
 #include "drafters/drafter_set.h"
 #include "families/checkpoint.h"
 #include "format/config.h"
@@ -69,16 +67,6 @@ void check_options(const RunOptions& options) {
 }
 
 }  // namespace
-
-std::string model_directory(const std::string& model) {
-#ifdef TENSORFOLD_HAS_HUB
-  return fetched_model_directory(model);
-#else
-  std::error_code ignored;
-  if (std::filesystem::is_directory(model, ignored)) return model;
-  fail(ErrorKind::not_found, "'{}' is not a directory (this build cannot download)", model);
-#endif
-}
 
 std::string served_name(const std::string& model) {
   std::filesystem::path path(model);

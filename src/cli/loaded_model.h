@@ -16,9 +16,6 @@
 
 namespace tensorfold::cli {
 
-/// The directory of MODEL: itself when it is one, else the hub's cache (downloaded when missing). Throws Error.
-std::string model_directory(const std::string& model);
-
 /// The id a model is served under: the last component of its name.
 std::string served_name(const std::string& model);
 

@@ -68,7 +68,7 @@ Command schedule_fuzz_command() {
   const auto arguments = std::make_shared<Arguments>();
   Command command;
   command.name = "schedule-fuzz";
-  command.summary = "Compare random schedules with feeding one token at a time, bit for bit";
+  command.summary = "Compare random schedules with serial feeding, bit for bit";
   command.positionals = {
       {.name = "MODEL", .help = "A checkpoint's directory", .target = &arguments->model, .required = false}};
   command.options = {{.name = "--synthetic",

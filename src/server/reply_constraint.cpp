@@ -129,30 +129,25 @@ class GateState {
   }
   /// Names that begin with what was written.
   [[nodiscard]] bool fits(const std::string& name) const { return name.compare(0, written_.size(), written_) == 0; }
-  /// Tokens that write on in some name and nothing beyond it.
+  /// Tokens that write on in some name, or to its end and beyond.
   [[nodiscard]] std::vector<int32_t> name_tokens() const {
     std::vector<int32_t> allowed;
     for (const std::string& name : gate_->names) {
       if (!fits(name)) continue;
-      for (size_t length = 1; written_.size() + length <= name.size(); ++length) {
-        const auto found = tokens_->find(name.substr(written_.size(), length));
-        if (found != tokens_->end()) allowed.push_back(found->second);
+      const std::string_view rest = std::string_view(name).substr(written_.size());
+      for (size_t length = 1; length < rest.size(); ++length) {
+        if (const int32_t token = tokens_->find(rest.substr(0, length)); token >= 0) allowed.push_back(token);
       }
+      tokens_->append_with_prefix(rest, allowed);
     }
     return allowed;
   }
   void advance_name(int32_t token) {
-    for (const std::string& name : gate_->names) {
-      if (!fits(name)) continue;
-      for (size_t length = 1; written_.size() + length <= name.size(); ++length) {
-        const auto found = tokens_->find(name.substr(written_.size(), length));
-        if (found == tokens_->end() || found->second != token) continue;
-        written_ = name.substr(0, written_.size() + length);
-        if (written_ == name) enter(Place::free);
-        return;
-      }
-    }
-    enter(Place::free);
+    written_ += tokens_->bytes_of(token);
+    const bool unfinished = std::any_of(gate_->names.begin(), gate_->names.end(), [this](const std::string& name) {
+      return fits(name) && written_.size() < name.size();
+    });
+    if (!unfinished) enter(Place::free);
   }
 
   std::shared_ptr<const CallGate> gate_;
@@ -203,14 +198,34 @@ class All final : public engine::Constraint {
 
 }  // namespace
 
-TokensByBytes tokens_by_bytes(const text::Tokenizer& tokenizer) {
-  TokensByBytes tokens;
-  for (int32_t id = 0; id < static_cast<int32_t>(tokenizer.vocabulary_size()); ++id) {
+TokensByBytes::TokensByBytes(const text::Tokenizer& tokenizer) : places_(tokenizer.vocabulary_size(), -1) {
+  for (int32_t id = 0; id < static_cast<int32_t>(places_.size()); ++id) {
     if (tokenizer.is_added(id)) continue;
     std::string bytes = tokenizer.token_bytes(id);
-    if (!bytes.empty()) tokens.try_emplace(std::move(bytes), id);
+    if (!bytes.empty()) sorted_.emplace_back(std::move(bytes), id);
   }
-  return tokens;
+  std::sort(sorted_.begin(), sorted_.end());
+  for (size_t i = 0; i < sorted_.size(); ++i) places_[static_cast<size_t>(sorted_[i].second)] = static_cast<int32_t>(i);
+}
+
+int32_t TokensByBytes::find(std::string_view bytes) const {
+  const auto found = std::lower_bound(sorted_.begin(), sorted_.end(), bytes,
+                                      [](const auto& entry, std::string_view key) { return entry.first < key; });
+  return found != sorted_.end() && found->first == bytes ? found->second : -1;
+}
+
+void TokensByBytes::append_with_prefix(std::string_view prefix, std::vector<int32_t>& tokens) const {
+  auto entry = std::lower_bound(sorted_.begin(), sorted_.end(), prefix,
+                                [](const auto& one, std::string_view key) { return one.first < key; });
+  for (; entry != sorted_.end() && entry->first.compare(0, prefix.size(), prefix) == 0; ++entry) {
+    tokens.push_back(entry->second);
+  }
+}
+
+std::string_view TokensByBytes::bytes_of(int32_t token) const {
+  if (token < 0 || static_cast<size_t>(token) >= places_.size()) return {};
+  const int32_t place = places_[static_cast<size_t>(token)];
+  return place < 0 ? std::string_view() : std::string_view(sorted_[static_cast<size_t>(place)].first);
 }
 
 std::unique_ptr<engine::Constraint> thinking_budget(int32_t budget, std::vector<int32_t> close, int32_t think_end) {

@@ -5,7 +5,8 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <unordered_map>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/constraint.h"
@@ -13,9 +14,22 @@
 
 namespace tensorfold::server {
 
-/// Ids of tokens by the bytes they add; made once a model.
-using TokensByBytes = std::unordered_map<std::string, int32_t>;
-TokensByBytes tokens_by_bytes(const text::Tokenizer& tokenizer);
+/// A vocabulary's tokens by the bytes they add, added tokens left out; made once a model.
+class TokensByBytes {
+ public:
+  TokensByBytes() = default;
+  explicit TokensByBytes(const text::Tokenizer& tokenizer);
+  /// The token of exactly these bytes, or -1.
+  [[nodiscard]] int32_t find(std::string_view bytes) const;
+  /// Appends every token whose bytes begin with `prefix`.
+  void append_with_prefix(std::string_view prefix, std::vector<int32_t>& tokens) const;
+  /// The bytes of a token; empty for one that is not here.
+  [[nodiscard]] std::string_view bytes_of(int32_t token) const;
+
+ private:
+  std::vector<std::pair<std::string, int32_t>> sorted_;
+  std::vector<int32_t> places_;  ///< by id: index into sorted_, or -1
+};
 
 /// A reply that is still thinking when its `budget`-th token is chosen gets `close` from there on. `think_end`: the
 /// token after which it does not think any more. budget >= 1, `close` not empty.
@@ -29,7 +43,8 @@ struct CallGate {
   std::vector<std::string> names;  ///< each with the character that ends it
 };
 
-/// Forces `opening`, then one of `names`; what follows is free. `tokens` outlives the constraint.
+/// Forces `opening`, then one of `names`; what follows is free, also within the token that ends the name, so that the
+/// model may write the token it always writes there. `tokens` outlives the constraint.
 std::unique_ptr<engine::Constraint> call_gate(CallGate gate, const TokensByBytes& tokens);
 
 /// All of them at once: the first that forces a token wins, masks are intersected.

@@ -201,7 +201,7 @@ std::shared_ptr<engine::Constraint> Service::make_constraint(const CheckedReques
     parts.push_back(thinking_budget(checked.thinking_budget, tokenizer.encode(std::string_view(close)), *think_end));
   }
   if (checked.gate) {
-    std::call_once(tokens_made_, [&] { tokens_ = tokens_by_bytes(tokenizer); });
+    std::call_once(tokens_made_, [&] { tokens_ = TokensByBytes(tokenizer); });
     parts.push_back(call_gate(*checked.gate, tokens_));
   }
   return all_of(std::move(parts));

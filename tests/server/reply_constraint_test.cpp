@@ -1,5 +1,6 @@
 #include "server/reply_constraint.h"
 
+#include <algorithm>
 #include <functional>
 #include <set>
 
@@ -55,12 +56,11 @@ TEST(ThinkingBudget, CutsDraftsThatGoOnThinking) {
 
 TEST(CallGate, WritesTheOpeningAndOneOfTheNames) {
   const auto tokenizer = text::Tokenizer::load(testing::project_path("models/demo").string());
-  const TokensByBytes tokens = tokens_by_bytes(tokenizer);
+  const TokensByBytes tokens(tokenizer);
   CallGate gate;
   gate.opening = tokenizer.encode("<tool_call>\n<function=");
   gate.names = {"get_weather>", "get_time>", "add>"};
   const auto constraint = call_gate(gate, tokens);
-  std::string written;
   for (size_t i = 0; i < gate.opening.size(); ++i) {
     const int32_t forced = constraint->forced({});
     EXPECT_EQ(forced, gate.opening[i]);
@@ -86,12 +86,18 @@ TEST(CallGate, WritesTheOpeningAndOneOfTheNames) {
     EXPECT_GT(allowed, 0) << "a mask that allows nothing";
   };
   walk({});
-  EXPECT_THAT(reached, ::testing::UnorderedElementsAre("get_weather>", "get_time>", "add>"));
+  for (const char* name : {"get_weather>", "get_time>", "add>"}) {
+    EXPECT_TRUE(std::any_of(reached.begin(), reached.end(), [&](const auto& one) { return one.rfind(name, 0) == 0; }));
+  }
+  for (const std::string& one : reached) {
+    EXPECT_TRUE(one.rfind("get_weather>", 0) == 0 || one.rfind("get_time>", 0) == 0 || one.rfind("add>", 0) == 0)
+        << one;
+  }
 }
 
 TEST(CallGate, WaitsForTheEndOfThinking) {
   const auto tokenizer = text::Tokenizer::load(testing::project_path("models/demo").string());
-  const TokensByBytes tokens = tokens_by_bytes(tokenizer);
+  const TokensByBytes tokens(tokenizer);
   CallGate gate;
   gate.think_end = 500;
   gate.after_thinking = {501};
