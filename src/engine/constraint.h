@@ -10,7 +10,7 @@
 namespace tensorfold::engine {
 
 /// One reply's constraint. `path` is always the reply tokens that follow the last commit() on the row's own path.
-/// Called on the engine's thread only.
+/// Called on the engine's thread only. What a call throws ends this reply with FinishReason::failed, and no other.
 class Constraint {
  public:
   virtual ~Constraint() = default;

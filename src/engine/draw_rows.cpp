@@ -11,7 +11,7 @@ void DrawRows::clear() {
 }
 
 void DrawRows::add(SequenceWindow& window, int32_t logit_row) {
-  const Sequence& sequence = *window.sequence;
+  Sequence& sequence = *window.sequence;
   window.first_draw = rows_.size();
   // The tokens below the first drawn row on each row's own path: what the reply would have gained before its draw.
   std::vector<std::vector<int32_t>> paths(window.tokens.size());
@@ -32,7 +32,7 @@ void DrawRows::add(SequenceWindow& window, int32_t logit_row) {
   }
 }
 
-void DrawRows::constrain(const Sequence& sequence, std::span<const int32_t> path, backend::DrawRow& row) {
+void DrawRows::constrain(Sequence& sequence, std::span<const int32_t> path, backend::DrawRow& row) {
   const Request& request = sequence.request;
   row.penalties.biases = request.logit_bias;
   if (sequence.has_penalties()) {
@@ -42,11 +42,11 @@ void DrawRows::constrain(const Sequence& sequence, std::span<const int32_t> path
     counts_.push_back(sequence.counts.along(path));
     row.penalties.counts = counts_.back();
   }
-  if (!request.constraint) return;
-  row.forced = request.constraint->forced(path);
+  if (!sequence.constraint.active()) return;
+  row.forced = sequence.constraint.forced(path);
   if (row.forced >= 0) return;
   masks_.emplace_back(mask_words_, 0U);
-  if (request.constraint->mask(path, masks_.back())) {
+  if (sequence.constraint.mask(path, masks_.back())) {
     row.mask = masks_.back();
   } else {
     masks_.pop_back();

@@ -21,7 +21,7 @@ class DrawRows {
   [[nodiscard]] std::span<const backend::DrawRow> rows() const { return rows_; }
 
  private:
-  void constrain(const Sequence& sequence, std::span<const int32_t> path, backend::DrawRow& row);
+  void constrain(Sequence& sequence, std::span<const int32_t> path, backend::DrawRow& row);
 
   size_t mask_words_;
   std::vector<backend::DrawRow> rows_;

@@ -63,6 +63,7 @@ class ThreadedEngine final : public Engine {
     auto sequence = std::make_shared<Sequence>();
     sequence->request = std::move(request);
     sequence->tokens = sequence->request.prompt;
+    sequence->constraint = ConstraintGuard(sequence->request.constraint);
     sequence->submitted = Clock::now();
     {
       const std::lock_guard lock(mutex_);

@@ -13,11 +13,10 @@ double seconds_between(Clock::time_point start, Clock::time_point end) {
 }
 
 /// The tokens that the constraint forces after the pending one, at most `most`.
-std::vector<int32_t> forced_run(const Sequence& sequence, int32_t most) {
+std::vector<int32_t> forced_run(Sequence& sequence, int32_t most) {
   std::vector<int32_t> run;
-  if (!sequence.request.constraint) return run;
   while (static_cast<int32_t>(run.size()) < most) {
-    const int32_t token = sequence.request.constraint->forced(run);
+    const int32_t token = sequence.constraint.forced(run);
     if (token < 0) break;
     run.push_back(token);
   }
@@ -182,9 +181,9 @@ std::vector<Proposal> Rounds::plan_drafts(std::span<Sequence* const> decoding) {
   std::vector<Proposal> proposals = drafts_.propose(drafting, most, draft_rows, pool_);
   for (size_t k = 0; k < drafting.size(); ++k) {
     Proposal& proposal = proposals[k];
-    const auto& constraint = drafting[k]->request.constraint;
-    if (constraint && proposal.draft.parents.empty() && !proposal.draft.empty()) {
-      cut_draft(proposal.draft, constraint->accepts({}, proposal.draft.tokens));
+    ConstraintGuard& constraint = drafting[k]->constraint;
+    if (constraint.active() && proposal.draft.parents.empty() && !proposal.draft.empty()) {
+      cut_draft(proposal.draft, constraint.accepts({}, proposal.draft.tokens));
     }
     if (proposal.draft.empty()) proposal.drafter = -1;
     plans[places[k]] = std::move(proposal);
@@ -393,12 +392,12 @@ void Rounds::deliver(Sequence& sequence, Acceptance& acceptance, std::span<const
   const auto emitted = std::span<const int32_t>(sequence.tokens).last(static_cast<size_t>(acceptance.emitted));
   bool goes_on = true;
   if (sequence.request.on_tokens) goes_on = sequence.request.on_tokens(emitted, logprobs);
-  if (!goes_on) acceptance.finished = FinishReason::stop;
+  if (!goes_on && acceptance.finished != FinishReason::failed) acceptance.finished = FinishReason::stop;
   if (!acceptance.finished) return;
   const auto place =
       std::find_if(running_.begin(), running_.end(), [&](const auto& s) { return s.get() == &sequence; });
   check(place != running_.end(), "a finished sequence was not running");
-  finish(std::shared_ptr<Sequence>(*place), *acceptance.finished, "");
+  finish(std::shared_ptr<Sequence>(*place), *acceptance.finished, sequence.constraint.error());
 }
 
 }  // namespace tensorfold::engine

@@ -39,10 +39,12 @@ Acceptance accept_window(const SequenceWindow& window, std::span<const backend::
     ++result.emitted;
     if (request.top_logprobs >= 0) logprobs.push_back(logprobs_of(draw));
     if (sequence.has_penalties()) sequence.counts.add_reply(draw.token);
-    if (request.constraint) request.constraint->commit(std::span(&draw.token, 1));
+    sequence.constraint.commit(std::span(&draw.token, 1));
     const bool ends =
         std::find(request.end_tokens.begin(), request.end_tokens.end(), draw.token) != request.end_tokens.end();
-    if (ends || (request.constraint && request.constraint->finished())) {
+    if (!sequence.constraint.error().empty()) {
+      result.finished = FinishReason::failed;
+    } else if (ends || sequence.constraint.finished()) {
       result.finished = FinishReason::stop;
     } else if (sequence.reply_left() <= 0) {
       result.finished = FinishReason::length;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/cache_pool.h"
+#include "engine/constraint_guard.h"
 #include "engine/request.h"
 #include "engine/token_counts.h"
 
@@ -26,7 +27,8 @@ struct Sequence {
   std::vector<int32_t> tokens;
   CacheLane lane;
   int32_t lane_index = -1;  ///< -1: waiting
-  TokenCounts counts;       ///< kept only when the request has penalties
+  ConstraintGuard constraint;
+  TokenCounts counts;  ///< kept only when the request has penalties
   ReplyStatistics statistics;
   std::vector<int32_t> snapshot_points;  ///< positions where the state is to be kept, ascending
   int32_t passed_over = 0;               ///< rounds in which others filled before it

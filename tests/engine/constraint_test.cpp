@@ -81,5 +81,35 @@ TEST(Constraint, DraftedEqualsSerial) {
   }
 }
 
+/// Fails at the tenth token.
+class FailingConstraint : public ParityConstraint {
+ public:
+  FailingConstraint() : ParityConstraint(100) {}
+  bool mask(std::span<const int32_t> path, std::span<uint32_t> bits) override {
+    if (committed().size() + path.size() >= 10) throw std::runtime_error("no rule applies");
+    return ParityConstraint::mask(path, bits);
+  }
+};
+
+TEST(Constraint, OneThatFailsEndsItsOwnReplyOnly) {
+  const auto cases = golden_cases();
+  const auto engine = start(small_options());
+  Request failing = constrained(std::make_shared<ParityConstraint>(100), 0.0);
+  failing.constraint = std::make_shared<FailingConstraint>();
+  Request other = make_request(cases[0].prompt, 40);
+  Reply failed;
+  Reply fine;
+  failed.attach(failing);
+  fine.attach(other);
+  engine->submit(std::move(failing));
+  engine->submit(std::move(other));
+  EXPECT_EQ(failed.wait().reason, FinishReason::failed);
+  EXPECT_EQ(failed.wait().error, "no rule applies");
+  fine.wait();
+  EXPECT_EQ(fine.tokens(), std::vector<int32_t>(cases[0].reply.begin(),
+                                                cases[0].reply.begin() + static_cast<std::ptrdiff_t>(std::min<size_t>(
+                                                                             40, cases[0].reply.size()))));
+}
+
 }  // namespace
 }  // namespace tensorfold::engine
