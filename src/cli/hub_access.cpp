@@ -80,23 +80,6 @@ hub::ConfigCheck servable_check(hub::Progress& progress) {
   return [&progress](const hub::ModelPreview& preview) { check_servable(preview, progress); };
 }
 
-std::string fetched_model_directory(const std::string& model) {
-  const InterruptFlag interrupt;
-  const HubAccess access(interrupt.flag());
-  const auto progress = hub::progress_for(stdout, "[tensorfold] ");
-  return hub::resolve_model(access.client, access.cache, model, {}, *progress, servable_check(*progress)).string();
-}
-
-std::string fetched_config_directory(const std::string& model) {
-  std::error_code ignored;
-  const auto repo = std::filesystem::is_directory(model, ignored) ? std::nullopt : hub::parse_repo(model);
-  if (!repo) return fetched_model_directory(model);  // a folder, or the words for what is neither
-  const InterruptFlag interrupt;
-  const HubAccess access(interrupt.flag());
-  hub::SilentProgress silent;
-  return hub::fetch_config(access.client, access.cache, *repo, silent).string();
-}
-
 void print_cached_models() {
   const hub::Cache cache(hub::Settings::from_environment().cache_root);
   const auto models = cache.list();

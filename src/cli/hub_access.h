@@ -34,14 +34,6 @@ struct HubAccess {
 /// `progress` gets a line for a licence that forbids commercial use and for weights larger than this machine's memory.
 hub::ConfigCheck servable_check(hub::Progress& progress);
 
-/// The folder to load MODEL from: itself when it is one, else the hub's cache, downloaded when something is missing,
-/// with progress on standard output. A model that no family here serves is refused before its weights are fetched.
-/// Throws Error.
-std::string fetched_model_directory(const std::string& model);
-
-/// The folder that holds MODEL's config.json and its like; its weights are not fetched. Throws Error.
-std::string fetched_config_directory(const std::string& model);
-
 /// The models in the cache with their sizes, a line each, to standard output.
 void print_cached_models();
 

@@ -9,9 +9,7 @@
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/memory_plan.h"
-#ifdef TENSORFOLD_HAS_HUB
-#include "cli/hub_access.h"
-#endif
+#include "cli/model_directory.h"
 #include "families/checkpoint.h"
 
 namespace tensorfold::cli {
@@ -45,15 +43,6 @@ Machine this_machine(const PlanArguments& arguments) {
   return {"the CPU", pages * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)), 4};
 }
 
-/// The folder with MODEL's configuration.
-std::string described_directory(const std::string& model) {
-#ifdef TENSORFOLD_HAS_HUB
-  return fetched_config_directory(model);
-#else
-  return model;
-#endif
-}
-
 void line(const char* name, const std::string& text) { fmt::print("{:<24}{}\n", name, text); }
 
 std::string gigabytes(uint64_t bytes) {
@@ -64,7 +53,7 @@ std::string gigabytes(uint64_t bytes) {
 int plan(const PlanArguments& arguments) {
   if (arguments.context < 0 || arguments.parallel < 1 || arguments.memory_gib < 0)
     fail(ErrorKind::invalid_request, "--context and --memory-gib are 0 or more, --parallel is 1 or more");
-  const families::CheckpointReport report = families::describe_checkpoint(described_directory(arguments.model));
+  const families::CheckpointReport report = families::describe_checkpoint(config_directory(arguments.model));
   if (arguments.context > report.info.native_context)
     fail(ErrorKind::invalid_request, "--context {} is more than the model's window of {} tokens", arguments.context,
          report.info.native_context);
