@@ -18,6 +18,9 @@ Arguments rest_of(const Arguments& arguments, std::size_t count) {
   return rest;
 }
 
+/// The items to go through; none for anything that counts as false, as Jinja2 has it.
+std::vector<Value> items_of(const Value& input) { return truthy(input) ? iterate(input) : std::vector<Value>(); }
+
 std::string name_argument(const Arguments& arguments, std::size_t index) {
   if (!arguments.positional[index].is_string()) throw TemplateFailure("the name of a filter or test must be a string");
   return arguments.positional[index].text().str();
@@ -28,11 +31,11 @@ Value map_filter(Evaluator& evaluator, const Value& input, const Arguments& argu
   if (arguments.positional.empty()) {
     const auto bound = arguments.bind("map", {"attribute", "default"});
     if (bound[0] == nullptr) throw TemplateFailure("map requires a filter argument");
-    for (const Value& item : iterate(input)) results.push_back(get_path(item, *bound[0], bound[1]));
+    for (const Value& item : items_of(input)) results.push_back(get_path(item, *bound[0], bound[1]));
   } else {
     const std::string name = name_argument(arguments, 0);
     const Arguments rest = rest_of(arguments, 1);
-    for (const Value& item : iterate(input)) results.push_back(evaluator.apply_filter(name, item, rest));
+    for (const Value& item : items_of(input)) results.push_back(evaluator.apply_filter(name, item, rest));
   }
   return Value::sequence(SequenceKind::generator, std::move(results));
 }
@@ -46,7 +49,7 @@ Filter make_selection(bool by_attribute, bool keeps_accepted) {
     const std::string name = has_name ? name_argument(arguments, test_index) : std::string();
     const Arguments rest = rest_of(arguments, std::min(arguments.positional.size(), test_index + 1));
     std::vector<Value> kept;
-    for (const Value& item : iterate(input)) {
+    for (const Value& item : items_of(input)) {
       const Value subject = by_attribute ? get_path(item, arguments.positional[0]) : item;
       if ((has_name ? evaluator.apply_test(name, subject, rest) : truthy(subject)) == keeps_accepted)
         kept.push_back(item);

@@ -163,7 +163,7 @@ std::vector<Value> sort_keys(const std::vector<Value>& items, const Value* attri
   for (const Value& item : items) {
     std::vector<Value> parts;
     for (const Value& path : paths) parts.push_back(comparison_key(get_path(item, path), case_sensitive));
-    keys.push_back(parts.size() == 1 ? parts.front() : Value::list(std::move(parts)));
+    keys.push_back(Value::list(std::move(parts)));
   }
   return keys;
 }

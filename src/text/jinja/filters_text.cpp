@@ -67,6 +67,8 @@ MarkedText title(const MarkedText& text) {
 
 Value indent(Evaluator& /*evaluator*/, const Value& input, const Arguments& arguments) {
   const auto bound = arguments.bind("indent", {"width", "first", "blank"});
+  require_defined(input);
+  if (!input.is_string()) throw TemplateFailure(fmt::format("indent needs text, not {}", type_name(input)));
   const bool is_text = bound[0] != nullptr && bound[0]->is_string();
   const MarkedText indention = is_text ? bound[0]->text() : pad(MarkedText(), integer_or(bound[0], 4), " ", '<');
   const bool blank = truth_or(bound[2], false);
@@ -115,10 +117,12 @@ MarkedText prefix(const MarkedText& text, Int count) { return get_slice(text, Va
 
 Value truncate(Evaluator& /*evaluator*/, const Value& input, const Arguments& arguments) {
   const auto bound = arguments.bind("truncate", {"length", "killwords", "end", "leeway"});
-  const MarkedText text = to_text(input);
   const Int length = integer_or(bound[0], 255);
+  const Int leeway = integer_or(bound[3], 5);
+  if (static_cast<Int>(jinja::length(input)) <= length + leeway) return input;
+  if (!input.is_string()) throw TemplateFailure(fmt::format("truncate needs text, not {}", type_name(input)));
+  const MarkedText& text = input.text();
   const MarkedText end = text_or(bound[2], "...");
-  if (static_cast<Int>(text.length()) <= length + integer_or(bound[3], 5)) return text;
   MarkedText kept = prefix(text, std::max<Int>(0, length - static_cast<Int>(end.length())));
   if (!truth_or(bound[1], false)) {
     const std::size_t blank = kept.view().rfind(' ');
@@ -155,6 +159,8 @@ void wrap_line(TextBuilder& out, const MarkedText& line, Int width, const Marked
 
 Value word_wrap(Evaluator& /*evaluator*/, const Value& input, const Arguments& arguments) {
   const auto bound = arguments.bind("wordwrap", {"width", "break_long_words", "wrapstring", "break_on_hyphens"});
+  require_defined(input);
+  if (!input.is_string()) throw TemplateFailure(fmt::format("wordwrap needs text, not {}", type_name(input)));
   const Int width = std::max<Int>(1, integer_or(bound[0], 79));
   const MarkedText ending = bound[2] == nullptr || bound[2]->is_none() ? MarkedText("\n") : to_text(*bound[2]);
   TextBuilder out;
@@ -262,7 +268,9 @@ Value xml_attributes(Evaluator& /*evaluator*/, const Value& input, const Argumen
 Value file_size(Evaluator& /*evaluator*/, const Value& input, const Arguments& arguments) {
   const auto bound = arguments.bind("filesizeformat", {"binary"});
   const bool binary = truth_or(bound[0], false);
-  const double bytes = input.is_number() ? input.number() : 0.0;
+  require_defined(input);
+  if (!input.is_number()) throw TemplateFailure(fmt::format("a number is needed, not {}", type_name(input)));
+  const double bytes = input.number();
   const double base = binary ? 1024 : 1000;
   if (bytes == 1) return "1 Byte";
   if (bytes < base) return fmt::format("{} Bytes", static_cast<long long>(bytes));

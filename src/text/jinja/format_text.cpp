@@ -137,7 +137,9 @@ class PercentFormatter {
       at = percent + 1;
       if (percent < bytes.size()) format_field(bytes, at);
     }
-    if (next_ < positional_count() && !arguments_.is_dict()) {
+    // Python takes a list for a mapping here, too, and Jinja2's undefined passes for one.
+    const bool is_mapping = arguments_.is_dict() || arguments_.is_list() || arguments_.is_undefined();
+    if (next_ < positional_count() && !is_mapping) {
       throw TemplateFailure("not all arguments converted during string formatting");
     }
     return out_.finish(format_.is_markup());

@@ -111,7 +111,7 @@ Value get_item(const Value& value, const Value& key) {
 Value get_slice(const Value& value, const Value& start, const Value& stop, const Value& step) {
   require_defined(value);
   if (value.is_string()) return slice_text(value.text(), start, stop, step);
-  if (!indexable(value)) return Value::undefined(fmt::format("{} has no slices", object_description(value)));
+  if (!indexable(value)) throw TemplateFailure(fmt::format("'{}' object is not subscriptable", type_name(value)));
   const auto& items = value.sequence().items;
   std::vector<Value> taken;
   for (const std::size_t at : slice_positions(static_cast<Int>(items.size()), start, stop, step)) {

@@ -75,8 +75,13 @@ Value float_arithmetic(BinaryOperator operation, double left, double right) {
       return left - right;
     case BinaryOperator::multiply:
       return left * right;
-    case BinaryOperator::power:
-      return std::pow(left, right);
+    case BinaryOperator::power: {
+      const double result = std::pow(left, right);
+      if (!std::isfinite(result) && std::isfinite(left) && std::isfinite(right)) {
+        throw TemplateFailure("a power has no finite value");
+      }
+      return result;
+    }
     default:
       break;
   }
@@ -296,7 +301,7 @@ std::vector<Value> iterate(const Value& value) {
     if (RenderMeter* meter = RenderMeter::current()) meter->step(text.size());
     for (std::size_t at = 0; at < text.size();) {
       const std::size_t end = code_point_end(text.view(), at);
-      items.emplace_back(text.slice(at, end));
+      items.emplace_back(text.slice(at, end).with_markup(false));
       at = end;
     }
   } else if (!value.is_undefined()) {
