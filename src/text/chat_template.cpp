@@ -112,13 +112,11 @@ ChatTemplate::ChatTemplate(std::string source, SpecialTokenTexts special_tokens,
                            std::optional<std::string> tool_use_source)
     : source_(std::move(source)), template_(source_), special_tokens_(std::move(special_tokens)) {
   if (tool_use_source) tool_use_template_.emplace(*tool_use_source);
-  // Calls are what a template of its own for tools is about.
-  const jinja::Template& for_calls = tool_use_template_ ? *tool_use_template_ : template_;
   const auto trial = [&](const Value& messages, const Value& tools) {
     ChatRequest request;
     request.add_generation_prompt = false;
     request.tools = tools;
-    return for_calls.render(make_variables(request, special_tokens_, messages)).str();
+    return template_for(request).render(make_variables(request, special_tokens_, messages)).str();
   };
   traits_ = find_template_traits(tool_use_source ? source_ + *tool_use_source : source_, trial);
 }
@@ -141,8 +139,11 @@ ChatTemplate ChatTemplate::load(const std::filesystem::path& directory) {
 
 MarkedText ChatTemplate::render_text(const ChatRequest& request) const {
   const Value variables = make_variables(request, special_tokens_, normalise_messages(request.messages, traits_));
-  const bool for_tools = tool_use_template_ && has_tools(request);
-  return (for_tools ? *tool_use_template_ : template_).render(variables, {request.now, {}});
+  return template_for(request).render(variables, {request.now, {}});
+}
+
+const jinja::Template& ChatTemplate::template_for(const ChatRequest& request) const {
+  return tool_use_template_ && has_tools(request) ? *tool_use_template_ : template_;
 }
 
 std::vector<TextPiece> ChatTemplate::render(const ChatRequest& request) const {

@@ -50,6 +50,7 @@ class ChatTemplate {
   [[nodiscard]] const std::string& source() const { return source_; }
 
  private:
+  [[nodiscard]] const jinja::Template& template_for(const ChatRequest& request) const;
   [[nodiscard]] jinja::MarkedText render_text(const ChatRequest& request) const;
   std::string source_;
   jinja::Template template_;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "text/jinja/marked_text.h"
+#include "base/utf8.h"
 
 namespace tensorfold::text {
 
@@ -45,24 +45,6 @@ MarkerMatch match_exactly(std::string_view text, std::string_view marker) {
   return marker.starts_with(text) ? MarkerMatch::partial : MarkerMatch::none;
 }
 
-/// Bytes at the end of `text` that begin a character but do not end it.
-std::size_t incomplete_tail(std::string_view text) {
-  for (std::size_t size = 1; size <= std::min<std::size_t>(3, text.size()); ++size) {
-    const auto byte = static_cast<unsigned char>(text[text.size() - size]);
-    if ((byte & 0xC0U) == 0x80U) continue;
-    const std::size_t length = byte >= 0xF0 ? 4 : byte >= 0xE0 ? 3 : byte >= 0xC0 ? 2 : 1;
-    return length > size ? size : 0;
-  }
-  return 0;
-}
-
-/// Valid UTF-8, with U+FFFD for bytes that are not.
-std::string repaired(std::string_view bytes) {
-  std::string text;
-  for (std::size_t at = 0; at < bytes.size();) jinja::append_utf8(text, jinja::next_code_point(bytes, at));
-  return text;
-}
-
 }  // namespace
 
 ReplyFormat detect_reply_format(std::string_view template_source, std::string_view model_type) {
@@ -96,15 +78,15 @@ ReplyParser::ReplyParser(ReplyFormat format, OfferedTools tools, ReplyOptions op
 
 std::vector<ReplyDelta> ReplyParser::feed(std::string_view piece) {
   incomplete_.append(piece);
-  const std::size_t tail = incomplete_tail(incomplete_);
-  buffer_ += repaired(std::string_view(incomplete_).substr(0, incomplete_.size() - tail));
+  const std::size_t tail = incomplete_utf8_suffix(incomplete_);
+  buffer_ += replace_invalid_utf8(std::string_view(incomplete_).substr(0, incomplete_.size() - tail));
   incomplete_.erase(0, incomplete_.size() - tail);
   run(false);
   return std::exchange(deltas_, {});
 }
 
 std::vector<ReplyDelta> ReplyParser::finish() {
-  buffer_ += repaired(std::exchange(incomplete_, {}));
+  buffer_ += replace_invalid_utf8(std::exchange(incomplete_, {}));
   run(true);
   if (call_count_ == 0 && !blanks_.empty() && state_ == State::content) {
     emit_text(ReplyDeltaKind::content, std::exchange(blanks_, {}));

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "text/jinja/operators.h"
 
 namespace tensorfold::text::jinja {

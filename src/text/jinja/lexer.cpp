@@ -4,6 +4,7 @@
 #include <array>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "text/jinja/marked_text.h"
 #include "text/jinja/unicode.h"
 

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
+#include "base/utf8.h"
+
 namespace tensorfold::text::jinja {
 
 namespace {
-
-bool is_continuation(char byte) { return (static_cast<unsigned char>(byte) & 0xC0U) == 0x80U; }
 
 std::size_t count_code_points(std::string_view bytes) {
   std::size_t count = 0;
@@ -22,51 +22,14 @@ char32_t next_code_point(std::string_view bytes, std::size_t& at) {
     ++at;
     return lead;
   }
-  const std::size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-  if (lead < 0xC2 || lead > 0xF4 || at + length > bytes.size()) {
-    ++at;
-    return 0xFFFD;
-  }
-  auto code_point = static_cast<char32_t>(lead & (0x7FU >> length));
-  for (std::size_t i = 1; i < length; ++i) {
-    if (!is_continuation(bytes[at + i])) {
-      ++at;
-      return 0xFFFD;
-    }
-    code_point = (code_point << 6U) | (static_cast<unsigned char>(bytes[at + i]) & 0x3FU);
-  }
-  const bool overlong = (length == 3 && code_point < 0x800) || (length == 4 && code_point < 0x10000);
-  if (overlong || code_point > 0x10FFFF || (code_point >= 0xD800 && code_point < 0xE000)) {
-    ++at;
-    return 0xFFFD;
-  }
-  at += length;
-  return code_point;
+  const Utf8Step step = read_utf8(bytes, at);
+  at += step.length;
+  return step.code_point;
 }
 
 std::size_t code_point_end(std::string_view bytes, std::size_t at) {
   next_code_point(bytes, at);
   return at;
-}
-
-void append_utf8(std::string& bytes, char32_t code_point) {
-  if (code_point > 0x10FFFF || (code_point >= 0xD800 && code_point < 0xE000)) code_point = 0xFFFD;
-  const auto put = [&](char32_t value) { bytes.push_back(static_cast<char>(value)); };
-  if (code_point < 0x80) {
-    put(code_point);
-  } else if (code_point < 0x800) {
-    put(0xC0U | (code_point >> 6U));
-    put(0x80U | (code_point & 0x3FU));
-  } else if (code_point < 0x10000) {
-    put(0xE0U | (code_point >> 12U));
-    put(0x80U | ((code_point >> 6U) & 0x3FU));
-    put(0x80U | (code_point & 0x3FU));
-  } else {
-    put(0xF0U | (code_point >> 18U));
-    put(0x80U | ((code_point >> 12U) & 0x3FU));
-    put(0x80U | ((code_point >> 6U) & 0x3FU));
-    put(0x80U | (code_point & 0x3FU));
-  }
 }
 
 std::vector<std::size_t> code_point_offsets(std::string_view bytes) {

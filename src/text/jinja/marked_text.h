@@ -75,10 +75,8 @@ class TextBuilder {
   std::vector<ByteRange> untrusted_;
 };
 
-/// The code point that starts at bytes[at]; `at` moves behind it. Malformed bytes come out as U+FFFD, one at a time.
+/// The code point that starts at bytes[at]; `at` moves behind it. Malformed bytes come out as U+FFFD.
 char32_t next_code_point(std::string_view bytes, std::size_t& at);
-/// Appends the UTF-8 form of a code point (surrogates and values beyond U+10FFFF as U+FFFD).
-void append_utf8(std::string& bytes, char32_t code_point);
 /// Byte offset of each code point, and the size of the text at the end.
 std::vector<std::size_t> code_point_offsets(std::string_view bytes);
 /// The end of the code point that starts at bytes[at].

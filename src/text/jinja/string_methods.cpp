@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "base/utf8.h"
 #include "text/jinja/format_text.h"
 #include "text/jinja/methods.h"
 #include "text/jinja/operators.h"
@@ -382,7 +383,7 @@ MarkedText strip(const MarkedText& text, const MarkedText* characters, StripSide
   }
   while (side != StripSide::left && end > begin) {
     std::size_t start = end - 1;
-    while (start > begin && (static_cast<unsigned char>(bytes[start]) & 0xC0U) == 0x80U) --start;
+    while (start > begin && is_utf8_continuation(bytes[start])) --start;
     std::size_t next = start;
     const char32_t code_point = next_code_point(bytes, next);
     if (!strips(code_point, bytes.substr(start, end - start))) break;

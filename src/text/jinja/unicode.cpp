@@ -10,6 +10,7 @@
 #include <pcre2.h>
 
 #include "base/error.h"
+#include "base/utf8.h"
 
 namespace tensorfold::text::jinja {
 

@@ -29,7 +29,7 @@ def runs_of(mapping):
 
 
 def main():
-    out = ["// Written by scripts/make_case_tables.py; do not edit."]
+    out = ["// Written by scripts/make-case-tables.py; do not edit."]
     for name, mapping in MAPPINGS.items():
         runs, specials = runs_of(mapping)
         out.append(f"constexpr CaseRun {name}_runs[] = {{")
