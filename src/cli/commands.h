@@ -25,6 +25,7 @@ Command client_bench_command();
 Command service_command();
 Command completions_command();
 Command manual_command();
+Command bench_command();
 
 Command schedule_fuzz_command();
 
