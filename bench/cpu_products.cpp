@@ -3,14 +3,13 @@
 // same threads just read as many bytes.
 #include <cstdlib>
 #include <memory>
-#include <numeric>
 #include <string>
 #include <vector>
 
 #include <benchmark/benchmark.h>
 
 #include "backend/backend.h"
-#include "base/thread_pool.h"
+#include "backend/cpu/read_bandwidth.h"
 #include "format/synthetic_store.h"
 
 namespace tensorfold {
@@ -108,27 +107,13 @@ backend::Plan chain(int32_t rows) {
   return plan;
 }
 
-/// The floor: both threads read 512 MiB, eight sums each.
-void read_memory(benchmark::State& state) {
-  ThreadPool threads(thread_count());
-  const std::vector<uint64_t> memory(size_t{1} << 26, 1);
-  for (auto _ : state) {
-    threads.run(static_cast<int64_t>(memory.size() / 64), [&](int64_t begin, int64_t end, int) {
-      uint64_t sums[64] = {};
-      for (int64_t i = begin; i < end; ++i) {
-        for (size_t j = 0; j < 64; ++j) sums[j] += memory[static_cast<size_t>(i) * 64 + j];
-      }
-      benchmark::DoNotOptimize(std::accumulate(sums, sums + 64, uint64_t{0}));
-    });
-  }
-  state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(memory.size() * 8));
-}
-
 void decode(benchmark::State& state) {
   Products& products = Products::instance();
   const backend::Plan plan = chain(static_cast<int32_t>(state.range(0)));
   for (auto _ : state) products.forward(plan, true);
   state.SetBytesProcessed(state.iterations() * products.bytes(true));
+  static const double floor = backend::cpu::measure_read_bandwidth(thread_count());
+  state.counters["floor_bytes_per_second"] = floor;
 }
 
 void prompt(benchmark::State& state) {
@@ -168,7 +153,6 @@ void cached_matrix(benchmark::State& state) {
 
 BENCHMARK(cached_matrix)->ArgsProduct({{1, 2, 3, 4, 6, 8, 12, 16, 96}, {4}})->Unit(benchmark::kMicrosecond);
 BENCHMARK(cached_matrix)->Args({1, 8})->Unit(benchmark::kMicrosecond);
-BENCHMARK(read_memory)->UseRealTime()->Unit(benchmark::kMillisecond);
 BENCHMARK(decode)->Arg(1)->Arg(2)->Arg(3)->Arg(4)->Arg(6)->Arg(8)->Arg(16)->UseRealTime()->Unit(
     benchmark::kMillisecond);
 BENCHMARK(prompt)->Arg(128)->Arg(512)->UseRealTime()->Unit(benchmark::kMillisecond);

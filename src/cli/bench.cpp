@@ -15,8 +15,8 @@
 #include <nlohmann/json.hpp>
 
 #include "backend/backend.h"
+#include "backend/cpu/read_bandwidth.h"
 #include "base/error.h"
-#include "base/thread_pool.h"
 #include "cli/commands.h"
 #include "cli/loaded_model.h"
 #include "families/checkpoint.h"
@@ -50,30 +50,6 @@ double seconds_of(const std::function<void()>& work) {
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
-}
-
-/// Bytes a second that `threads` threads read from memory: the best of a few passes over 512 MiB.
-double read_bandwidth(int threads) {
-  ThreadPool pool(threads);
-  constexpr size_t block = 64;
-  const std::vector<uint64_t> memory(size_t{1} << 26, 1);
-  std::vector<uint64_t> totals(static_cast<size_t>(pool.size()));
-  double best = 0.0;
-  for (int pass = 0; pass < 5; ++pass) {
-    const double seconds = seconds_of([&] {
-      pool.run(static_cast<int64_t>(memory.size() / block), [&](int64_t begin, int64_t end, int worker) {
-        uint64_t sums[block] = {};
-        for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
-          for (size_t j = 0; j < block; ++j) sums[j] += memory[i * block + j];
-        }
-        totals[static_cast<size_t>(worker)] = std::accumulate(sums, sums + block, uint64_t{0});
-      });
-    });
-    best = std::max(best, static_cast<double>(memory.size() * sizeof(uint64_t)) / seconds);
-  }
-  // The sum is used, so that no compiler drops the reads.
-  check(std::accumulate(totals.begin(), totals.end(), uint64_t{0}) == memory.size(), "the bandwidth test lost a word");
-  return best;
 }
 
 std::vector<int32_t> parse_sizes(const std::vector<std::string>& texts, const char* option) {
@@ -228,7 +204,7 @@ int bench(const BenchOptions& options) {
                                        : families::load_synthetic(read_config(options), 1, *backend, kMostRows);
   });
   const families::ModelInfo& info = loaded.model->info();
-  const double bandwidth = options.backend == "cuda" ? 0.0 : read_bandwidth(options.threads);
+  const double bandwidth = options.backend == "cuda" ? 0.0 : backend::cpu::measure_read_bandwidth(options.threads);
   nlohmann::json result = measure(options, *backend, *loaded.model, bandwidth);
   result["model"] = options.synthetic.empty() ? options.model : "synthetic weights of " + options.synthetic;
   result["model_type"] = info.model_type;

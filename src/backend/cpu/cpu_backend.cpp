@@ -112,7 +112,7 @@ std::unique_ptr<Projection> CpuBackend::load_projection(std::span<const format::
     check(linear.inputs == stacked.front().inputs, "stacked matrices of different inputs");
     for (int64_t member = 0; member < linear.stack; ++member) {
       projection->first_output.push_back(projection->output_count);
-      projection->parts.push_back(pack_matrix(linear, member, threads_));
+      projection->parts.push_back(pack_matrix(linear, member, threads_, weight_memory_));
       projection->output_count += linear.outputs;
       projection->tiles += projection->parts.back().tiles;
     }

@@ -166,6 +166,7 @@ class CpuBackend final : public Backend {
   const KernelTable& kernels_;
   const bool break_order_;
   ThreadPool threads_;
+  WeightMemory weight_memory_;
   std::vector<Workspace> workers_;
   Workspace staged_, rotation_, queries_, results_, delta_, experts_;
   std::unique_ptr<CpuBuffer> projected_;

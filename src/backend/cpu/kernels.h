@@ -49,6 +49,9 @@ struct DeltaStep {
 struct KernelTable {
   const char* level = "";
 
+  /// The sum of `n` values (a multiple of 128): reads memory as fast as the level can.
+  float (*total)(const float* from, int64_t n);
+
   /// Dequantises one slice of a tile: panel[inputs / 16][kTileOutputs][16]. `slice` points to its scales.
   void (*unpack_slice)(const PackedMatrix& matrix, const std::byte* slice, int64_t inputs, float* panel);
   /// sums[r][o] = the slice's dot product of input row r and panel output o; 1 <= rows <= kTileRows. The rows stand

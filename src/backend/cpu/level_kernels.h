@@ -15,6 +15,7 @@ KernelTable make_kernel_table(const char* level) {
   using Attention = AttentionKernels<L>;
   KernelTable table;
   table.level = level;
+  table.total = Row::total;
   table.unpack_slice = Product::unpack_slice;
   table.dot_tile = Product::dot_tile;
   table.dot_slice = Product::dot_slice;

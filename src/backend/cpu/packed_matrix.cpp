@@ -1,5 +1,9 @@
 #include "backend/cpu/packed_matrix.h"
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 #include <algorithm>
 #include <bit>
 #include <cstdlib>
@@ -148,13 +152,31 @@ CodeKind kind_of(const format::Linear& linear) {
 
 }  // namespace
 
-AlignedBytes::AlignedBytes(size_t bytes, const char* what)
-    : memory_(static_cast<std::byte*>(std::aligned_alloc(64, std::max<size_t>(64, (bytes + 63) / 64 * 64)))),
-      size_(bytes) {
-  if (memory_ == nullptr) fail(ErrorKind::capacity, "out of memory: {} needs {} MB", what, bytes >> 20);
+AlignedBytes::AlignedBytes(size_t bytes, const char* what) : size_(bytes) {
+  constexpr size_t huge_page = size_t{2} << 20;
+  const size_t alignment = bytes >= 2 * huge_page ? huge_page : 64;
+  const size_t room = std::max(alignment, (bytes + alignment - 1) / alignment * alignment);
+  void* memory = std::aligned_alloc(alignment, room);
+  if (memory == nullptr) fail(ErrorKind::capacity, "out of memory: {} needs {} MB", what, bytes >> 20);
+#if defined(__linux__)
+  // A refusal (no such pages on this system) costs speed only.
+  if (alignment == huge_page) static_cast<void>(madvise(memory, room, MADV_HUGEPAGE));
+#endif
+  memory_ = {static_cast<std::byte*>(memory), [](std::byte* pointer) { std::free(pointer); }};
 }
 
-void AlignedBytes::Free::operator()(std::byte* pointer) const { std::free(pointer); }
+AlignedBytes WeightMemory::take(size_t bytes) {
+  const size_t room = (bytes + 63) / 64 * 64;
+  if (used_ + room > block_.size()) {
+    block_ = AlignedBytes(std::max(room, kBlockBytes), "the weights");
+    used_ = 0;
+  }
+  AlignedBytes result;
+  result.memory_ = {block_.memory_, block_.data() + used_};
+  result.size_ = bytes;
+  used_ += room;
+  return result;
+}
 
 int64_t PackedMatrix::pair_bytes(int64_t count) const {
   if (group == 0) return 0;
@@ -223,7 +245,7 @@ void check_linear(const format::Linear& linear) {
   expect(*linear.biases, pairs);
 }
 
-PackedMatrix pack_matrix(const format::Linear& linear, int64_t member, ThreadPool& threads) {
+PackedMatrix pack_matrix(const format::Linear& linear, int64_t member, ThreadPool& threads, WeightMemory& memory) {
   check_linear(linear);
   PackedMatrix matrix;
   matrix.kind = kind_of(linear);
@@ -237,7 +259,7 @@ PackedMatrix pack_matrix(const format::Linear& linear, int64_t member, ThreadPoo
     const int64_t inputs = matrix.slice_inputs(slice);
     matrix.tile_bytes += matrix.pair_bytes(inputs) + matrix.code_bytes(inputs);
   }
-  matrix.memory = AlignedBytes(static_cast<size_t>(matrix.tiles * matrix.tile_bytes), "a weight matrix");
+  matrix.memory = memory.take(static_cast<size_t>(matrix.tiles * matrix.tile_bytes));
   std::mutex mutex;
   std::exception_ptr failure;
   threads.run(matrix.tiles, [&](int64_t begin, int64_t end, int) {

@@ -25,7 +25,8 @@ inline constexpr int64_t kTileOutputs = 4;
 inline constexpr int64_t kSliceInputs = 1024;
 inline constexpr int64_t kInputPadding = 128;
 
-/// Memory aligned to a cache line, not initialised.
+/// Memory aligned to a cache line, not initialised. Large blocks ask the system for huge pages: with small ones the
+/// address translations cost a third of the read bandwidth.
 class AlignedBytes {
  public:
   AlignedBytes() = default;
@@ -36,11 +37,22 @@ class AlignedBytes {
   [[nodiscard]] float* floats() const { return reinterpret_cast<float*>(memory_.get()); }
 
  private:
-  struct Free {
-    void operator()(std::byte* pointer) const;
-  };
-  std::unique_ptr<std::byte, Free> memory_;
+  friend class WeightMemory;
+  std::shared_ptr<std::byte> memory_;
   size_t size_ = 0;
+};
+
+/// Hands out memory for matrices from large blocks, so that small ones lie on huge pages too. A block lives as long as
+/// anything in it.
+class WeightMemory {
+ public:
+  /// Throws Error(capacity).
+  AlignedBytes take(size_t bytes);
+
+ private:
+  static constexpr size_t kBlockBytes = size_t{64} << 20;
+  AlignedBytes block_;
+  size_t used_ = 0;
 };
 
 enum class CodeKind { nibble, byte, bf16, f32 };
@@ -68,7 +80,7 @@ struct PackedMatrix {
 };
 
 /// Reads and repacks one matrix (of `linear.stack` matrices, number `member`), in parallel, each byte once.
-PackedMatrix pack_matrix(const format::Linear& linear, int64_t member, ThreadPool& threads);
+PackedMatrix pack_matrix(const format::Linear& linear, int64_t member, ThreadPool& threads, WeightMemory& memory);
 
 /// The codes of one row as it lies on disk: a little-endian stream of `bits` each.
 void unpack_affine_codes(std::span<const std::byte> row, int32_t bits, std::span<uint8_t> codes);

@@ -14,6 +14,19 @@ struct RowKernels {
   using F = typename L::F;
   using M = LaneMath<L>;
 
+  static float total(const float* from, int64_t n) {
+    F sums[8];
+    for (F& sum : sums) sum = L::zero();
+    for (int64_t i = 0; i < n; i += 128) {
+      for (int64_t j = 0; j < 8; ++j) {
+        L::prefetch(from + i + j * 16 + 1024);
+        sums[j] = L::add(sums[j], L::load(from + i + j * 16));
+      }
+    }
+    for (int64_t j = 1; j < 8; ++j) sums[0] = L::add(sums[0], sums[j]);
+    return L::sum(sums[0]);
+  }
+
   static void rms_norm(const float* from, const float* weight, int64_t n, float epsilon, float* to) {
     const float mean = M::dot(from, from, n) / static_cast<float>(n);
     const F factor = L::set(1.0F / std::sqrt(mean + epsilon));
