@@ -52,46 +52,65 @@ ThreadPool::ThreadPool(int threads) : size_(threads > 0 ? threads : usable_cores
 
 ThreadPool::~ThreadPool() {
   stopping_.store(true, std::memory_order_relaxed);
-  generation_.fetch_add(1, std::memory_order_release);
-  generation_.notify_all();
+  wake_.fetch_add(1, std::memory_order_release);
+  wake_.notify_all();
   for (std::thread& thread : threads_) thread.join();
 }
 
-void ThreadPool::run_share(const Job& job, int worker) const {
-  const int64_t begin = job.count * worker / size_;
-  const int64_t end = job.count * (worker + 1) / size_;
-  if (begin < end) job.body(job.context, begin, end, worker);
+void ThreadPool::take_shares(int worker) {
+  uint64_t ticket = ticket_.load(std::memory_order_acquire);
+  while (true) {
+    const auto share = static_cast<uint32_t>(ticket);
+    const uint32_t shares = shares_.load(std::memory_order_acquire);
+    const Erased body = body_.load(std::memory_order_acquire);
+    void* context = context_.load(std::memory_order_acquire);
+    const int64_t count = count_.load(std::memory_order_acquire);
+    if (share >= shares) return;
+    // Success means that this share of this very loop was free until now, so the fields above are its own.
+    if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel, std::memory_order_acquire))
+      continue;
+    const int64_t begin = count * share / shares;
+    const int64_t end = count * (int64_t{share} + 1) / shares;
+    body(context, begin, end, worker);
+    if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1 && worker != 0) unfinished_.notify_one();
+    ticket = ticket_.load(std::memory_order_acquire);
+  }
 }
 
 void ThreadPool::run_erased(int64_t count, Erased body, void* context) {
   if (count <= 0) return;
   const std::lock_guard lock(callers_);
-  const Job job{body, context, count};
   if (size_ == 1 || count == 1) {
-    // One share: it may be any worker's; the caller takes it without waking anyone.
-    body(context, 0, count, 0);
+    body(context, 0, count, 0);  // one share: the caller takes it without waking anyone
     return;
   }
-  job_ = job;
-  running_.store(size_ - 1, std::memory_order_relaxed);
-  generation_.fetch_add(1, std::memory_order_release);
-  generation_.notify_all();
-  run_share(job, 0);
-  int32_t left = running_.load(std::memory_order_acquire);
+  const auto shares = static_cast<uint32_t>(std::min<int64_t>(size_, count));
+  // Closed first: a late thread that already sees a new field must not get a share with the old ticket.
+  const uint64_t loop = (ticket_.load(std::memory_order_relaxed) >> 32) + 1;
+  ticket_.exchange(loop << 32 | 0xFFFFFFFFU, std::memory_order_acq_rel);
+  body_.store(body, std::memory_order_release);
+  context_.store(context, std::memory_order_release);
+  count_.store(count, std::memory_order_release);
+  shares_.store(shares, std::memory_order_release);
+  unfinished_.store(static_cast<int32_t>(shares), std::memory_order_relaxed);
+  ticket_.store(loop << 32, std::memory_order_release);
+  wake_.fetch_add(1, std::memory_order_release);
+  wake_.notify_all();
+  take_shares(0);
+  int32_t left = unfinished_.load(std::memory_order_acquire);
   while (left != 0) {
-    wait_for_change(running_, left);
-    left = running_.load(std::memory_order_acquire);
+    wait_for_change(unfinished_, left);
+    left = unfinished_.load(std::memory_order_acquire);
   }
 }
 
 void ThreadPool::work(int worker) {
   uint32_t seen = 0;
   while (true) {
-    wait_for_change(generation_, seen);
-    ++seen;  // The caller waits for every worker before it starts another loop, so none is skipped.
+    wait_for_change(wake_, seen);
+    seen = wake_.load(std::memory_order_acquire);
     if (stopping_.load(std::memory_order_relaxed)) return;
-    run_share(job_, worker);
-    if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) running_.notify_one();
+    take_shares(worker);
   }
 }
 

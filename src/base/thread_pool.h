@@ -1,5 +1,6 @@
 // A fixed set of threads that share loops. Workers spin for a few tens of microseconds after a loop and then sleep, so
-// that back-to-back loops start in about a microsecond and an idle or oversubscribed machine is left alone.
+// that back-to-back loops start in about a microsecond and an idle machine is left alone. A loop waits for work that
+// was begun, never for a thread that did not come: where other processes hold the cores, the caller does it all itself.
 #pragma once
 
 #include <atomic>
@@ -24,8 +25,8 @@ class ThreadPool {
 
   [[nodiscard]] int size() const { return size_; }
 
-  /// Calls body(begin, end, worker) once for each worker whose share of [0, count) is not empty. Shares are contiguous,
-  /// in worker order and at most one apart in length. Returns when all are done.
+  /// Cuts [0, count) into at most size() contiguous shares and calls body(begin, end, worker) for each; `worker` in
+  /// [0, size()) is the thread that took it, which may take several. Returns when all are done.
   template <typename Body>
   void run(int64_t count, Body&& body) {
     using Plain = std::remove_reference_t<Body>;
@@ -39,22 +40,23 @@ class ThreadPool {
 
  private:
   using Erased = void (*)(void* context, int64_t begin, int64_t end, int worker);
-  struct Job {
-    Erased body = nullptr;
-    void* context = nullptr;
-    int64_t count = 0;
-  };
-
   void run_erased(int64_t count, Erased body, void* context);
   void work(int worker);
-  void run_share(const Job& job, int worker) const;
+  /// Takes shares of the current loop until none is left.
+  void take_shares(int worker);
 
   int size_ = 1;
   std::mutex callers_;
-  Job job_;
   std::vector<std::thread> threads_;
-  alignas(64) std::atomic<uint32_t> generation_{0};  ///< counts loops; odd steps of the destructor end the workers
-  alignas(64) std::atomic<int32_t> running_{0};      ///< workers that have not finished the current loop
+  // The current loop. Its fields stand still while a share of it is not finished; a thread that reads them late fails
+  // to take a share, because the ticket has moved on.
+  std::atomic<Erased> body_{nullptr};
+  std::atomic<void*> context_{nullptr};
+  std::atomic<int64_t> count_{0};
+  std::atomic<uint32_t> shares_{0};
+  alignas(64) std::atomic<uint64_t> ticket_{0};  ///< number of the loop << 32 | next share to take
+  alignas(64) std::atomic<int32_t> unfinished_{0};
+  alignas(64) std::atomic<uint32_t> wake_{0};  ///< counts loops and the end; what workers sleep on
   std::atomic<bool> stopping_{false};
 };
 

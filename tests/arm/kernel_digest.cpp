@@ -61,14 +61,16 @@ void products(const KernelTable& kernels, Numbers& numbers) {
           std::memcpy(slice.data() + 2 * i, &half, 2);
         }
       }
-      for (const int64_t rows : {1, 2, 3, 4, 5, 6}) {
+      for (const int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8}) {
         const std::vector<float> x = numbers.values(inputs * rows);
         AlignedBytes panel(static_cast<size_t>(inputs * kTileOutputs * 4 + 8192), "a panel");
         std::vector<float> sums(static_cast<size_t>(rows * kTileOutputs));
         kernels.unpack_slice(matrix, slice.data(), inputs, panel.floats());
-        kernels.dot_tile(x.data(), rows, panel.floats(), inputs, sums.data());
+        for (int64_t r = 0; r < rows; r += kTileRows) {
+          const int64_t count = rows - r < kTileRows ? rows - r : kTileRows;
+          kernels.dot_tile(x.data() + r * 16, rows, count, panel.floats(), inputs, sums.data() + r * kTileOutputs);
+        }
         print("dot_tile", sums);
-        if (rows > kFewRows) continue;
         kernels.dot_slice(matrix, slice.data(), inputs, x.data(), rows, panel.floats(), sums.data());
         print("dot_slice", sums);
       }

@@ -42,7 +42,7 @@ TEST(Product, GivesEveryRowTheSameBitsInEveryWorldAndMatchesDoublePrecision) {
   for (const Case& c : kCases) {
     SCOPED_TRACE(::testing::Message() << c.outputs << "x" << c.inputs << " bits " << c.bits << " group " << c.group);
     const TestMatrix matrix = make_matrix(random, c.outputs, c.inputs, c.bits, c.group, c.type);
-    constexpr int64_t rows = 19;
+    constexpr int64_t rows = 31;
     const std::vector<float> x = random_floats(random, rows * c.inputs);
     std::vector<double> reference;
     double largest = 0.0;
@@ -73,7 +73,8 @@ TEST(Product, GivesEveryRowTheSameBitsInEveryWorldAndMatchesDoublePrecision) {
         // A chain of at most 64 + 4 + 4 roundings, each half a unit of at most the sum of magnitudes.
         EXPECT_TRUE(close_to(expected, reference, largest * 72 * 0x1p-24));
       }
-      for (const int64_t count : {int64_t{1}, int64_t{2}, random_integer(random, 3, 6), int64_t{7}, rows}) {
+      for (const int64_t count : {int64_t{1}, int64_t{2}, random_integer(random, 3, 6), random_integer(random, 7, 12),
+                                  random_integer(random, 13, 24), rows}) {
         const int64_t first = random_integer(random, 0, rows - count);
         const auto begin = expected.begin() + first * c.outputs;
         EXPECT_TRUE(same_bits(product(*backend, *weights, x, first, count),

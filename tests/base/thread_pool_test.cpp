@@ -32,7 +32,7 @@ TEST(ThreadPool, RunsLoopsOfSeveralCallersAndWakesAfterASleep) {
       pool.run(10, [&](int64_t begin, int64_t end, int) {
         for (int64_t j = begin; j < end; ++j) sum.fetch_add(j);
       });
-      if (i % 100 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      if (i % 100 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));  // long enough to fall asleep
     }
   };
   std::thread first(caller);
@@ -40,6 +40,18 @@ TEST(ThreadPool, RunsLoopsOfSeveralCallersAndWakesAfterASleep) {
   first.join();
   second.join();
   EXPECT_EQ(sum.load(), 2 * 300 * 45);
+}
+
+TEST(ThreadPool, LoopsOfChangingLengthNeverMixTheirShares) {
+  ThreadPool pool(4);
+  std::vector<int64_t> hits(9);
+  for (int i = 0; i < 20000; ++i) {
+    const int64_t count = i % 9;
+    pool.run(count, [&](int64_t begin, int64_t end, int) {
+      for (int64_t j = begin; j < end; ++j) hits[static_cast<size_t>(j)] = i;
+    });
+    for (int64_t j = 0; j < count; ++j) ASSERT_EQ(hits[static_cast<size_t>(j)], i);
+  }
 }
 
 }  // namespace

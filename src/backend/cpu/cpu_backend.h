@@ -119,10 +119,10 @@ class CpuBackend final : public Backend {
   float* worker_floats(int worker, int64_t count) { return workers_[static_cast<size_t>(worker)].floats(count); }
 
   // project.cpp
-  /// The input rows, normalised, [block of kTileRows rows][padded inputs / 16][row of the block][16].
+  /// The input rows, normalised, [block of rows][padded inputs / 16][row of the block][16].
   const float* stage_inputs(const Plan& plan, const Project& arguments, int64_t rows, int64_t padded);
   /// Puts padded row j of `rows` where stage_inputs has it.
-  static void place_row(const float* row, int64_t padded, int64_t j, int64_t rows, float* staged);
+  void place_row(const float* row, int64_t padded, int64_t j, int64_t rows, float* staged) const;
   CpuBuffer* projected_buffer(int64_t floats);
   /// sums[row][kTileOutputs] of one output tile for at most kFewRows rows.
   void multiply_few(const PackedMatrix& matrix, int64_t tile, const float* x, int64_t rows, float* panel,

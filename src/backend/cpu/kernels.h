@@ -13,7 +13,7 @@ namespace tensorfold::backend::cpu {
 /// Most input rows that dot_tile takes at once.
 inline constexpr int64_t kTileRows = 6;
 /// Most input rows that dot_slice takes at once.
-inline constexpr int64_t kFewRows = 4;
+inline constexpr int64_t kFewRows = 8;
 
 /// One partition of attention: queries of `heads` heads that share a key head, against `count` keys.
 /// Result of a head: value_dim weighted sums, then their maximum score and the sum of weights (result_stride apart).
@@ -54,10 +54,11 @@ struct KernelTable {
 
   /// Dequantises one slice of a tile: panel[inputs / 16][kTileOutputs][16]. `slice` points to its scales.
   void (*unpack_slice)(const PackedMatrix& matrix, const std::byte* slice, int64_t inputs, float* panel);
-  /// sums[r][o] = the slice's dot product of input row r and panel output o; 1 <= rows <= kTileRows. The rows stand
-  /// side by side: x[inputs / 16][rows][16].
-  void (*dot_tile)(const float* x, int64_t rows, const float* panel, int64_t inputs, float* sums);
-  /// The same sums for at most kFewRows rows straight from a tile's slice; `panel` is room for one.
+  /// sums[r][o] = the slice's dot product of input row r and panel output o; 1 <= rows <= kTileRows. Rows stand side by
+  /// side, `pitch` of them: x[inputs / 16][pitch][16].
+  void (*dot_tile)(const float* x, int64_t pitch, int64_t rows, const float* panel, int64_t inputs, float* sums);
+  /// The same sums straight from a tile's slice for 1 <= rows <= kFewRows, the pitch; `panel` is room for one.
+  /// one.
   void (*dot_slice)(const PackedMatrix& matrix, const std::byte* slice, int64_t inputs, const float* x, int64_t rows,
                     float* panel, float* sums);
 

@@ -60,16 +60,16 @@ struct ProductKernels {
     }
   }
 
-  /// sums[i] = the fixed tree over the lanes of vector i.
-  template <int rows>
+  /// sums[i] = the fixed tree over the lanes of vector i; `count` is a multiple of 4.
+  template <int count>
   static void add_lanes(const F* lanes, float* sums) {
-    constexpr int count = rows * kTileOutputs;
     for (int i = 0; i + 16 <= count; i += 16) L::store(sums + i, L::sums(lanes + i));
     for (int i = count / 16 * 16; i < count; i += 4) L::store_part(sums + i, L::sums_of_four(lanes + i), 4);
   }
 
   /// unpack_nibbles and dot_rows in one: the weights go from the table to the sums without passing through memory.
-  template <int group, int rows>
+  /// `outputs` of the tile at a time, so that the sums of many rows stay in registers.
+  template <int group, int rows, int outputs>
   static void dot_nibbles(const PackedMatrix& matrix, const std::byte* slice, int64_t inputs, const float* x,
                           float* sums) {
     alignas(64) float room[2 * kTileOutputs * (kSliceInputs / 32) + 16];
@@ -77,39 +77,51 @@ struct ProductKernels {
     const float* scales = widen_pairs(matrix, slice, groups, room);
     const float* biases = scales + kTileOutputs * groups;
     const std::byte* codes = slice + matrix.pair_bytes(inputs);
-    F lanes[rows * kTileOutputs];
-    for (F& lane : lanes) lane = L::zero();
-    for (int64_t chunk = 0; chunk < inputs / 128; ++chunk) {
-      I word[kTileOutputs];
-      F table[kTileOutputs];
-      for (int64_t o = 0; o < kTileOutputs; ++o) {
-        word[o] = L::load_integers(codes + (chunk * kTileOutputs + o) * 64);
-        L::prefetch(codes + (chunk * kTileOutputs + o) * 64 + kPrefetchBytes);
+    for (int64_t first = 0; first < kTileOutputs; first += outputs) {
+      constexpr int count = (rows * outputs + 3) / 4 * 4;
+      F lanes[count];
+      for (F& lane : lanes) lane = L::zero();
+      for (int64_t chunk = 0; chunk < inputs / 128; ++chunk) {
+        I word[outputs];
+        F table[outputs];
+        for (int64_t o = 0; o < outputs; ++o) {
+          word[o] = L::load_integers(codes + (chunk * kTileOutputs + first + o) * 64);
+          L::prefetch(codes + (chunk * kTileOutputs + first + o) * 64 + kPrefetchBytes);
+        }
+        const auto add = [&]<int place>() {
+          if constexpr (place * 16 % group == 0) {
+            const int64_t g = (chunk * 128 + place * 16) / group;
+            for (int64_t o = 0; o < outputs; ++o)
+              table[o] = L::table(scales[(first + o) * groups + g], biases[(first + o) * groups + g]);
+          }
+          F weight[outputs];
+          for (int64_t o = 0; o < outputs; ++o)
+            weight[o] = L::look_up(table[o], L::template shift_right<place * 4>(word[o]));
+          for (int r = 0; r < rows; ++r) {
+            const F value = L::load(x + ((chunk * 8 + place) * rows + r) * 16);
+            for (int64_t o = 0; o < outputs; ++o)
+              lanes[r * outputs + o] = L::fma(weight[o], value, lanes[r * outputs + o]);
+          }
+        };
+        add.template operator()<0>();
+        add.template operator()<1>();
+        add.template operator()<2>();
+        add.template operator()<3>();
+        add.template operator()<4>();
+        add.template operator()<5>();
+        add.template operator()<6>();
+        add.template operator()<7>();
       }
-      const auto add = [&]<int place>() {
-        if constexpr (place * 16 % group == 0) {
-          const int64_t g = (chunk * 128 + place * 16) / group;
-          for (int64_t o = 0; o < kTileOutputs; ++o)
-            table[o] = L::table(scales[o * groups + g], biases[o * groups + g]);
+      if constexpr (outputs == kTileOutputs) {
+        add_lanes<count>(lanes, sums);
+      } else {
+        float totals[count];
+        add_lanes<count>(lanes, totals);
+        for (int r = 0; r < rows; ++r) {
+          for (int o = 0; o < outputs; ++o) sums[r * kTileOutputs + first + o] = totals[r * outputs + o];
         }
-        F value[rows];
-        for (int r = 0; r < rows; ++r) value[r] = L::load(x + ((chunk * 8 + place) * rows + r) * 16);
-        for (int64_t o = 0; o < kTileOutputs; ++o) {
-          const F weight = L::look_up(table[o], L::template shift_right<place * 4>(word[o]));
-          for (int r = 0; r < rows; ++r)
-            lanes[r * kTileOutputs + o] = L::fma(weight, value[r], lanes[r * kTileOutputs + o]);
-        }
-      };
-      add.template operator()<0>();
-      add.template operator()<1>();
-      add.template operator()<2>();
-      add.template operator()<3>();
-      add.template operator()<4>();
-      add.template operator()<5>();
-      add.template operator()<6>();
-      add.template operator()<7>();
+      }
     }
-    add_lanes<rows>(lanes, sums);
   }
 
   template <int group>
@@ -117,17 +129,25 @@ struct ProductKernels {
                               int64_t rows, float* sums) {
     switch (rows) {
       case 1:
-        return dot_nibbles<group, 1>(matrix, slice, inputs, x, sums);
+        return dot_nibbles<group, 1, 4>(matrix, slice, inputs, x, sums);
       case 2:
-        return dot_nibbles<group, 2>(matrix, slice, inputs, x, sums);
+        return dot_nibbles<group, 2, 4>(matrix, slice, inputs, x, sums);
       case 3:
-        return dot_nibbles<group, 3>(matrix, slice, inputs, x, sums);
+        return dot_nibbles<group, 3, 4>(matrix, slice, inputs, x, sums);
+      case 4:
+        return dot_nibbles<group, 4, 4>(matrix, slice, inputs, x, sums);
+      case 5:
+        return dot_nibbles<group, 5, 2>(matrix, slice, inputs, x, sums);
+      case 6:
+        return dot_nibbles<group, 6, 2>(matrix, slice, inputs, x, sums);
+      case 7:
+        return dot_nibbles<group, 7, 2>(matrix, slice, inputs, x, sums);
       default:
-        return dot_nibbles<group, 4>(matrix, slice, inputs, x, sums);
+        return dot_nibbles<group, 8, 2>(matrix, slice, inputs, x, sums);
     }
   }
 
-  /// At most kFewRows rows: no panel where the level has a kernel without one.
+  /// No panel where the kind of codes has a kernel without one.
   static void dot_slice(const PackedMatrix& matrix, const std::byte* slice, int64_t inputs, const float* x,
                         int64_t rows, float* panel, float* sums) {
     if (matrix.kind == CodeKind::nibble) {
@@ -136,7 +156,10 @@ struct ProductKernels {
       return dot_nibble_rows<128>(matrix, slice, inputs, x, rows, sums);
     }
     unpack_slice(matrix, slice, inputs, panel);
-    dot_tile(x, rows, panel, inputs, sums);
+    for (int64_t r = 0; r < rows; r += kTileRows) {
+      const int64_t count = rows - r < kTileRows ? rows - r : kTileRows;
+      dot_tile(x + r * 16, rows, count, panel, inputs, sums + r * kTileOutputs);
+    }
   }
 
   template <int group>
@@ -202,7 +225,7 @@ struct ProductKernels {
   }
 
   template <int rows>
-  static void dot_rows(const float* x, const float* panel, int64_t inputs, float* sums) {
+  static void dot_rows(const float* x, int64_t pitch, const float* panel, int64_t inputs, float* sums) {
     F lanes[rows * kTileOutputs];
     for (F& lane : lanes) lane = L::zero();
     for (int64_t k = 0; k < inputs; k += 16) {
@@ -218,26 +241,26 @@ struct ProductKernels {
           lane = L::fma(weight[o], value, lane);
         }
       }
-      x += rows * 16;
+      x += pitch * 16;
       panel += kTileOutputs * 16;
     }
-    add_lanes<rows>(lanes, sums);
+    add_lanes<rows * kTileOutputs>(lanes, sums);
   }
 
-  static void dot_tile(const float* x, int64_t rows, const float* panel, int64_t inputs, float* sums) {
+  static void dot_tile(const float* x, int64_t pitch, int64_t rows, const float* panel, int64_t inputs, float* sums) {
     switch (rows) {
       case 1:
-        return dot_rows<1>(x, panel, inputs, sums);
+        return dot_rows<1>(x, pitch, panel, inputs, sums);
       case 2:
-        return dot_rows<2>(x, panel, inputs, sums);
+        return dot_rows<2>(x, pitch, panel, inputs, sums);
       case 3:
-        return dot_rows<3>(x, panel, inputs, sums);
+        return dot_rows<3>(x, pitch, panel, inputs, sums);
       case 4:
-        return dot_rows<4>(x, panel, inputs, sums);
+        return dot_rows<4>(x, pitch, panel, inputs, sums);
       case 5:
-        return dot_rows<5>(x, panel, inputs, sums);
+        return dot_rows<5>(x, pitch, panel, inputs, sums);
       default:
-        return dot_rows<6>(x, panel, inputs, sums);
+        return dot_rows<6>(x, pitch, panel, inputs, sums);
     }
   }
 };

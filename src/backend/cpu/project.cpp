@@ -11,10 +11,13 @@ namespace tensorfold::backend::cpu {
 namespace {
 
 constexpr int64_t kPanelTiles = 16;
-/// Up to here one tile's panel at a time is quicker: it never leaves the first-level cache.
-constexpr int64_t kPanelRows = 4 * kTileRows;
+/// Up to here weights go straight into sums, for a block of rows at a time; beyond, a panel pays.
+constexpr int64_t kFewBlocks = 3;
 /// Rows that one pass over the weights serves: their sums stay in the second-level cache.
 constexpr int64_t kPassRows = 128 * kTileRows;
+
+/// Whether the rows of a product go straight from the codes to the sums.
+bool is_few(int64_t rows, bool break_order) { return rows <= (break_order ? 1 : kFewBlocks * kFewRows); }
 
 /// Adds the sums [tile][row][kTileOutputs] of neighbouring tiles to rows `stride` apart, or stores them there.
 void write_tiles(const float* sums, int64_t rows, int64_t outputs, bool add, float* to, int64_t stride) {
@@ -60,9 +63,10 @@ const float* CpuBackend::stage_inputs(const Plan& plan, const Project& a, int64_
   return staged;
 }
 
-void CpuBackend::place_row(const float* row, int64_t padded, int64_t j, int64_t rows, float* staged) {
-  const int64_t block = j / kTileRows * kTileRows;
-  const int64_t in_block = std::min(kTileRows, rows - block);
+void CpuBackend::place_row(const float* row, int64_t padded, int64_t j, int64_t rows, float* staged) const {
+  const int64_t width = is_few(rows, break_order_) ? kFewRows : kTileRows;
+  const int64_t block = j / width * width;
+  const int64_t in_block = std::min(width, rows - block);
   float* to = staged + block * padded + (j - block) * 16;
   for (int64_t k = 0; k < padded; k += 16, to += in_block * 16) std::memcpy(to, row + k, 16 * sizeof(float));
 }
@@ -106,13 +110,13 @@ void CpuBackend::multiply_group(const PackedMatrix& matrix, int64_t first_tile, 
         if (break_order_) {
           // Wrong on purpose: the slice in two halves.
           const int64_t half = inputs / 32 * 16;
-          kernels_.dot_tile(from, count, tile_panel, half, slice == 0 ? own : block);
+          kernels_.dot_tile(from, count, count, tile_panel, half, slice == 0 ? own : block);
           float* to = slice == 0 ? own : block;
           alignas(64) float rest[kTileRows * kTileOutputs];
-          kernels_.dot_tile(from + half * count, count, tile_panel + half * kTileOutputs, inputs - half, rest);
+          kernels_.dot_tile(from + half * count, count, count, tile_panel + half * kTileOutputs, inputs - half, rest);
           for (int64_t i = 0; i < count * kTileOutputs; ++i) to[i] += rest[i];
         } else {
-          kernels_.dot_tile(from, count, tile_panel, inputs, slice == 0 ? own : block);
+          kernels_.dot_tile(from, count, count, tile_panel, inputs, slice == 0 ? own : block);
         }
         if (slice == 0) continue;
         for (int64_t i = 0; i < count * kTileOutputs; ++i) own[i] += block[i];
@@ -124,9 +128,9 @@ void CpuBackend::multiply_group(const PackedMatrix& matrix, int64_t first_tile, 
 
 void CpuBackend::multiply_tiles(const PackedMatrix& matrix, int64_t first_tile, int64_t tiles, const float* x,
                                 int64_t rows, bool add, float* to, int64_t stride, int worker) {
-  const bool few = rows <= (break_order_ ? 1 : kFewRows);
+  const bool few = is_few(rows, break_order_);
   const int64_t pass_rows = std::min(rows, kPassRows);
-  const int64_t group_tiles = rows <= kPanelRows ? 1 : kPanelTiles;
+  const int64_t group_tiles = few ? 1 : kPanelTiles;
   const int64_t panel_floats = kSliceInputs * kTileOutputs * group_tiles;
   float* panel = worker_floats(worker, panel_floats + pass_rows * kTileOutputs * group_tiles);
   float* sums = panel + panel_floats;
@@ -136,7 +140,10 @@ void CpuBackend::multiply_tiles(const PackedMatrix& matrix, int64_t first_tile, 
     for (int64_t tile = first_tile; tile < first_tile + tiles; tile += group_tiles) {
       const int64_t group = std::min(group_tiles, first_tile + tiles - tile);
       if (few) {
-        multiply_few(matrix, tile, from, count, panel, sums);
+        for (int64_t r = 0; r < count; r += kFewRows) {
+          multiply_few(matrix, tile, from + r * matrix.padded_inputs, std::min(kFewRows, count - r), panel,
+                       sums + r * kTileOutputs);
+        }
       } else {
         multiply_group(matrix, tile, group, from, count, panel, sums);
       }
