@@ -18,7 +18,7 @@
 #include "backend/cpu/read_bandwidth.h"
 #include "base/error.h"
 #include "cli/commands.h"
-#include "cli/loaded_model.h"
+#include "cli/model_directory.h"
 #include "families/checkpoint.h"
 
 namespace tensorfold::cli {
