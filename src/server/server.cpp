@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "server/api_error.h"
+#include "server/chat_page.h"
 #include "server/routes.h"
 
 namespace tensorfold::server {
@@ -246,6 +247,7 @@ class Server::Implementation {
     const bool get = request.method == "GET" || request.method == "HEAD";
     const bool post = request.method == "POST";
     if (get && path == "/models") return handle_models(service_, exchange);
+    if (get && path == "/") return handle_page(*exchange);
     if (get && is_metrics(path)) return handle_metrics(*exchange);
     if (post && path == "/chat/completions") return handle_chat(service_, exchange, client);
     if (post && path == "/completions") return handle_completion(service_, exchange, client);
@@ -259,6 +261,17 @@ class Server::Implementation {
     if (post && path == "/detokenize") return handle_detokenize(service_, exchange);
     throw ApiError(404, "invalid_request_error",
                    fmt::format("there is no {} {} here", request.method, request.path.substr(0, 200)), "not_found");
+  }
+
+  static void handle_page(Exchange& exchange) {
+    HttpReply reply;
+    reply.content_type = "text/html; charset=utf-8";
+    reply.headers = {{"Content-Security-Policy",
+                      "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"},
+                     {"X-Content-Type-Options", "nosniff"},
+                     {"Referrer-Policy", "no-referrer"}};
+    reply.body = std::string(chat_page());
+    exchange.reply(std::move(reply));
   }
 
   void handle_metrics(Exchange& exchange) {

@@ -386,6 +386,19 @@ TEST(Api, SharesWithPagesOnlyWhenAsked) {
   EXPECT_THAT(preflight.head, HasSubstr("Access-Control-Allow-Headers"));
 }
 
+TEST(Api, ShowsAPageThatNeedsNothingFromElsewhere) {
+  Api api("x");
+  RawClient client(api.port());
+  client.send(get("/"));
+  const RawReply reply = client.read_reply();
+  EXPECT_EQ(reply.status, 200);
+  EXPECT_THAT(reply.head, HasSubstr("text/html"));
+  EXPECT_THAT(reply.head, HasSubstr("Content-Security-Policy: default-src 'none'"));
+  EXPECT_THAT(reply.body, ::testing::StartsWith("<!doctype html>"));
+  EXPECT_THAT(reply.body, Not(HasSubstr("http://")));
+  EXPECT_THAT(reply.body, Not(HasSubstr("https://")));
+}
+
 TEST(Api, UnknownRoutesAre404WithAnError) {
   Api api("x");
   for (const char* path : {"/v1/nothing", "/v2/chat/completions", "/../etc/passwd"}) {
