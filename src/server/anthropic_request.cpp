@@ -157,7 +157,7 @@ void set_tool_choice(const Json& choice, Json& chat) {
   const Json* type = member(choice, "type");
   if (type == nullptr || !type->is_string()) throw bad_request("tool_choice needs a type", "tool_choice");
   if (*type == "tool") {
-    chat["tool_choice"] = {{"type", "function"}, {"function", {{"name", choice.value("name", "")}}}};
+    chat["tool_choice"] = {{"type", "function"}, {"function", {{"name", string_field(choice, "name").value_or("")}}}};
   } else if (*type == "any" || *type == "auto" || *type == "none") {
     chat["tool_choice"] = *type == "any" ? Json("required") : *type;
   } else {

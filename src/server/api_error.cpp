@@ -62,6 +62,9 @@ ApiError to_api_error(const std::exception_ptr& failure) {
   } catch (const Error& error) {
     const int status = status_of(error.kind());
     return {status, status < 500 ? "invalid_request_error" : "server_error", error.what()};
+  } catch (const Json::exception& error) {
+    // A field of a kind that no check expected: the request's fault all the same.
+    return bad_request(std::string("a field has the wrong type: ") + error.what());
   } catch (const std::bad_alloc&) {
     return {503, "server_error", "the server is out of memory"};
   } catch (const std::exception& error) {

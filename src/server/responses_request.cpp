@@ -94,7 +94,8 @@ class Conversation {
   void add_call(const Json& item, const std::string& where) {
     const Json* name = member(item, "name");
     if (name == nullptr || !name->is_string()) throw bad_request(where + " needs a name", "input");
-    Json call = {{"type", "function"}, {"function", {{"name", *name}, {"arguments", item.value("arguments", "")}}}};
+    Json call = {{"type", "function"},
+                 {"function", {{"name", *name}, {"arguments", string_field(item, "arguments").value_or("")}}}};
     if (const Json* id = member(item, "call_id")) call["id"] = *id;
     assistant()["tool_calls"].push_back(std::move(call));
   }
@@ -139,7 +140,7 @@ void set_tool_choice(const Json& choice, Json& chat) {
     }
   }
   chat["tools"] = std::move(kept);
-  chat["tool_choice"] = choice.value("mode", "auto");
+  chat["tool_choice"] = string_field(choice, "mode").value_or("auto");
 }
 
 void set_format(const Json& text, Json& chat) {

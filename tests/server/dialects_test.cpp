@@ -158,6 +158,10 @@ TEST(Messages, RefuseInTheirOwnEnvelope) {
             {"messages", Json::array({{{"role", "user"}, {"content", Json::array({{{"type", "image"}}})}}})}},
            {{"max_tokens", 5},
             {"messages", user("Hi")},
+            {"tools", Json::array({{{"name", "f"}, {"input_schema", Json::object()}}})},
+            {"tool_choice", {{"type", "tool"}, {"name", 5}}}},
+           {{"max_tokens", 5},
+            {"messages", user("Hi")},
             {"tools", Json::array({{{"type", "web_search_20250305"}, {"name", "web_search"}}})}}}) {
     const RawReply reply = api.call("/v1/messages", body);
     EXPECT_EQ(reply.status, 400) << dump(body);
