@@ -28,5 +28,6 @@ Command manual_command();
 Command bench_command();
 
 Command schedule_fuzz_command();
+Command verify_exact_command();
 
 }  // namespace tensorfold::cli

@@ -2,8 +2,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "base/error.h"
 #include "cli/model_directory.h"
@@ -64,6 +69,47 @@ void check_options(const RunOptions& options) {
     fail(ErrorKind::invalid_request, "--drafter-bits and --mtp-drafts must not be negative");
   }
   if (options.cache_gib < 0.0) fail(ErrorKind::invalid_request, "--cache-gib must not be negative");
+  if (options.prompt_cache_gib.value_or(0.0) < 0.0 || options.spill_gib < 0.0 || options.checkpoint_slots < 0) {
+    fail(ErrorKind::invalid_request, "--prompt-cache-gib, --spill-gib and --checkpoint-slots must not be negative");
+  }
+}
+
+uint64_t bytes_of_gib(double gib) { return static_cast<uint64_t>(gib * 1073741824.0); }
+
+/// Where kept prefixes go when the user names no folder.
+std::filesystem::path default_snapshot_directory() {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  const std::filesystem::path base = cache != nullptr && *cache != '\0' ? std::filesystem::path(cache)
+                                     : home != nullptr                  ? std::filesystem::path(home) / ".cache"
+                                                                        : std::filesystem::temp_directory_path();
+  return base / "tensorfold" / "prefixes";
+}
+
+/// The files a model was read from, by name, size and time: kept prefixes are worth nothing with others.
+std::string weights_identity(const std::string& directory) {
+  std::vector<std::string> files;
+  std::error_code ignored;
+  for (const auto& file : std::filesystem::directory_iterator(directory, ignored)) {
+    const std::string extension = file.path().extension().string();
+    if (extension != ".safetensors" && extension != ".json") continue;
+    files.push_back(fmt::format("{}:{}:{}", file.path().filename().string(), file.file_size(ignored),
+                                file.last_write_time(ignored).time_since_epoch().count()));
+  }
+  std::sort(files.begin(), files.end());
+  return fmt::format("{}", fmt::join(files, ","));
+}
+
+void keep_prefixes_as(const RunOptions& options, const std::string& directory, engine::EngineOptions& engine) {
+  engine.keep_prefixes = options.prompt_cache_gib.value_or(1.0) > 0.0;
+  engine.host_bytes = bytes_of_gib(options.prompt_cache_gib.value_or(0.0));
+  engine.kept_states = options.checkpoint_slots;
+  engine.log = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
+  if (options.spill_gib <= 0.0) return;
+  engine.disk_bytes = bytes_of_gib(options.spill_gib);
+  engine.snapshot_directory =
+      options.snapshot_dir.empty() ? default_snapshot_directory() : std::filesystem::path(options.snapshot_dir);
+  engine.weights_identity = weights_identity(directory);
 }
 
 }  // namespace
@@ -107,7 +153,8 @@ std::unique_ptr<LoadedModel> load_model(const std::string& model, const RunOptio
   engine_options.prefill_rows = options.prefill_rows;
   engine_options.decode_share = options.decode_share;
   engine_options.drafts = options.drafts;
-  engine_options.memory_budget = static_cast<uint64_t>(options.cache_gib * 1073741824.0);
+  engine_options.memory_budget = bytes_of_gib(options.cache_gib);
+  keep_prefixes_as(options, loaded->directory, engine_options);
   families::LoadedModel read =
       families::load_model(loaded->directory, *loaded->backend, engine::forward_rows(engine_options));
   loaded->model = std::move(read.model);

@@ -25,6 +25,10 @@ struct RunOptions {
   std::string drafter = "auto";
   int32_t drafter_bits = 4;
   int32_t mtp_drafts = 4;
+  std::optional<double> prompt_cache_gib;
+  int32_t checkpoint_slots = 0;
+  double spill_gib = 0.0;
+  std::string snapshot_dir;
 };
 
 /// What replies get where a request says nothing; unset values come from the checkpoint.

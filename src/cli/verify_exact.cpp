@@ -1,0 +1,170 @@
+// tensorfold verify-exact MODEL: on the user's own weights and machine, no reply may depend on how it was served.
+#include "engine/verify_exact.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "cli/commands.h"
+#include "cli/model_directory.h"
+#include "drafters/drafter_set.h"
+#include "families/checkpoint.h"
+#include "format/config.h"
+#include "server/prompt_renderer.h"
+#include "text/tokenizer.h"
+
+namespace tensorfold::cli {
+namespace {
+
+struct Arguments {
+  std::string model;
+  std::string backend = "cpu";
+  std::string drafter;
+  int32_t requests = 60;
+  int32_t neighbours = 15;
+  int32_t tokens = 48;
+  int32_t context = 2048;
+  double cache_gib = 1.0;
+  uint64_t seed = 1;
+};
+
+constexpr int32_t prompt_rows = 256;
+
+constexpr const char* questions[] = {
+    "Tell me a story about a fox.",
+    "What is 17 + 25?",
+    "Write a Python function that reverses a list, then one that sorts it.",
+    "List the months of the year and one thing that happens in each.",
+    "Repeat this line five times: the quick brown fox jumps over the lazy dog.",
+    "Give me a JSON object with the fields name, age and city.",
+    "Explain in two sentences why the sky is blue.",
+    "Copy this text and change every cat to dog: the cat sat on the mat and the cat slept.",
+};
+
+/// A weather tool, as a request would define it.
+server::Json tools() {
+  return server::Json::parse(R"([{"type": "function", "function": {"name": "get_weather",
+      "description": "The weather of a city", "parameters": {"type": "object",
+      "properties": {"city": {"type": "string"}}, "required": ["city"]}}}])");
+}
+
+/// Every question with thinking on and off and with a tool; raw text where the model has no template.
+std::vector<engine::VerifyPrompt> make_prompts(const std::string& directory, const std::string& model_type) {
+  const text::Tokenizer tokenizer = text::Tokenizer::load(directory);
+  const server::PromptRenderer renderer(tokenizer, directory, model_type);
+  std::vector<engine::VerifyPrompt> prompts;
+  for (const char* question : questions) {
+    if (!renderer.has_template()) {
+      prompts.push_back({"raw", tokenizer.encode(question)});
+      continue;
+    }
+    const server::Json messages = server::Json::array({{{"role", "user"}, {"content", question}}});
+    const auto add = [&](const char* kind, const server::Json& with_tools, bool thinking) {
+      server::RenderSettings settings;
+      settings.thinking = thinking;
+      try {
+        prompts.push_back({kind, renderer.render(messages, with_tools, settings).ids});
+      } catch (const std::exception&) {
+        // A template may refuse tools or a mode; the other prompts remain.
+      }
+    };
+    add("thinking", server::Json(), true);
+    add("no thinking", server::Json(), false);
+    add("tools", tools(), true);
+  }
+  if (prompts.empty()) fail(ErrorKind::unsupported, "the chat template of {} refuses every prompt", directory);
+  return prompts;
+}
+
+std::vector<engine::VerifyDrafter> make_drafters(const Arguments& arguments) {
+  std::vector<engine::VerifyDrafter> choices;
+  const auto add = [&](const char* name, const drafters::DrafterChoice& choice) {
+    choices.push_back({name, [choice](backend::Backend& backend, families::Model& model) {
+                         return drafters::make_drafters(backend, model, choice);
+                       }});
+  };
+  drafters::DrafterChoice copies;
+  copies.mtp = false;
+  add("copies", copies);
+  add("own head and copies", {});
+  if (!arguments.drafter.empty()) {
+    drafters::DrafterChoice block;
+    block.block_drafter = model_directory(arguments.drafter);
+    add("block drafter", block);
+  }
+  return choices;
+}
+
+int verify(const Arguments& arguments) {
+  const std::string directory = model_directory(arguments.model);
+  const format::CheckpointConfig config = format::load_config(directory);
+  const families::ModelInfo info = families::require_family(config.json).describe(config.json);
+  const std::vector<engine::VerifyPrompt> prompts = make_prompts(directory, info.model_type);
+  engine::VerifyOptions options;
+  options.requests = arguments.requests;
+  options.seed = arguments.seed;
+  options.max_tokens = arguments.tokens;
+  options.most_neighbours = arguments.neighbours;
+  options.context = std::min(arguments.context, info.native_context);
+  options.memory_budget = static_cast<uint64_t>(arguments.cache_gib * 1073741824.0);
+  options.end_tokens = info.end_tokens;
+  if (arguments.backend == "cpu") options.worlds = {{.threads = 1, .simd = ""}, {.threads = 2, .simd = ""}};
+  options.scratch = std::filesystem::temp_directory_path() / fmt::format("tensorfold-verify-{}", ::getpid());
+  options.progress = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
+  const engine::FuzzFactory make = [&](const engine::FuzzWorld& world) {
+    engine::FuzzSubject subject;
+    subject.backend =
+        arguments.backend == "cuda" ? backend::make_cuda_backend(0) : backend::make_cpu_backend(world.threads);
+    subject.model = families::load_model(directory, *subject.backend, prompt_rows + 64).model;
+    return subject;
+  };
+  const engine::VerifyReport report = engine::verify_exact(make, prompts, make_drafters(arguments), options);
+  std::error_code ignored;
+  std::filesystem::remove_all(options.scratch, ignored);
+  for (const auto& [circumstance, count] : report.met) fmt::print("  {:<34}{}\n", circumstance, count);
+  fmt::print("  {:<34}{} of {}\n", "drafts accepted", report.accepted, report.drafted);
+  fmt::print("  {:<34}{}\n", "prompt tokens from kept prefixes", report.cached_tokens);
+  for (const std::string& line : report.first_differences) fmt::print("DIFFERENCE {}\n", line);
+  fmt::print("{} requests, {} differences\n", report.requests, report.differences);
+  return report.differences == 0 ? 0 : 1;
+}
+
+}  // namespace
+
+Command verify_exact_command() {
+  const auto arguments = std::make_shared<Arguments>();
+  Command command;
+  command.name = "verify-exact";
+  command.summary = "Check that no reply depends on how it was served";
+  command.description =
+      "Each request draws a drafter (scripted ones included), threads, neighbours, greedy or sampled, thinking on or "
+      "off, tools, a place to go on from and where kept prefixes lie (device, host, disk after a restart). Its reply "
+      "must be that of the same request served one token at a time, alone, from an empty cache.";
+  command.positionals = {{"MODEL", "a checkpoint", &arguments->model, true}};
+  command.options = {
+      {"--backend", "NAME", "where the model runs", "Model", &arguments->backend, {"cpu", "cuda"}},
+      {"--drafter", "MODEL", "a block drafter to try beside the others", "Model", &arguments->drafter, {}},
+      {"--requests", "N", "requests to compare at least", "Run", &arguments->requests, {}},
+      {"--neighbours", "N", "most requests beside one", "Run", &arguments->neighbours, {}},
+      {"--tokens", "N", "most tokens of a reply", "Run", &arguments->tokens, {}},
+      {"--context", "N", "most tokens of prompt and reply", "Run", &arguments->context, {}},
+      {"--cache-gib", "F", "memory for the caches of one engine", "Run", &arguments->cache_gib, {}},
+      {"--seed", "N", "seed of every choice", "Run", &arguments->seed, {}},
+  };
+  command.run = [arguments] {
+    if (arguments->requests < 1 || arguments->neighbours < 0 || arguments->tokens < 1 || arguments->context < 64) {
+      fail(ErrorKind::invalid_request, "--requests, --neighbours, --tokens and --context must be positive");
+    }
+    return verify(*arguments);
+  };
+  return command;
+}
+
+}  // namespace tensorfold::cli
