@@ -1,5 +1,6 @@
 // tensorfold serve MODEL
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <csignal>
 #include <cstdlib>
@@ -9,6 +10,7 @@
 #include <thread>
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "cli/commands.h"
@@ -179,6 +181,54 @@ class Signals {
   bool stopped_ = false;
 };
 
+/// What the engine does now, once a second, on one line that is drawn over.
+class LiveLine {
+ public:
+  LiveLine(server::Server& server, const engine::Engine& engine) : server_(server), engine_(engine) {
+    const char* off = std::getenv("TENSORFOLD_NO_LIVE");
+    if (::isatty(STDOUT_FILENO) != 1 || off != nullptr) return;
+    thread_ = std::thread([this] { run(); });
+  }
+  ~LiveLine() {
+    {
+      const std::lock_guard lock(mutex_);
+      ended_ = true;
+    }
+    wake_.notify_all();
+    if (thread_.joinable()) thread_.join();
+  }
+  LiveLine(const LiveLine&) = delete;
+  LiveLine& operator=(const LiveLine&) = delete;
+
+ private:
+  void run() {
+    engine::EngineStatus before = engine_.status();
+    auto then = std::chrono::steady_clock::now();
+    std::unique_lock lock(mutex_);
+    while (!wake_.wait_for(lock, std::chrono::seconds(1), [this] { return ended_; })) {
+      const engine::EngineStatus status = engine_.status();
+      const auto now = std::chrono::steady_clock::now();
+      const double seconds = std::chrono::duration<double>(now - then).count();
+      const auto rate = [seconds](uint64_t count, uint64_t last) {
+        return static_cast<double>(count - std::min(count, last)) / seconds;
+      };
+      server_.log().live(fmt::format("{} running, {} waiting, {} connections, {:.1f} tokens/s, prompts {:.0f} tokens/s",
+                                     status.running, status.waiting, server_.connections(),
+                                     rate(status.reply_tokens, before.reply_tokens),
+                                     rate(status.prompt_tokens, before.prompt_tokens)));
+      before = status;
+      then = now;
+    }
+    server_.log().live("");
+  }
+  server::Server& server_;
+  const engine::Engine& engine_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool ended_ = false;
+  std::thread thread_;
+};
+
 int serve(const ServeState& state) {
   static Signals signals;  // its thread runs until the process ends
 #ifdef TENSORFOLD_HAS_HUB
@@ -189,7 +239,10 @@ int serve(const ServeState& state) {
   server::Server server(loaded->served(), options);
   signals.open([&server] { server.reload_keys(); });
   introduce(state, *loaded, options, server.port());
-  signals.wait_for_stop();
+  {
+    const LiveLine live(server, *loaded->engine);
+    signals.wait_for_stop();
+  }
   say("stopping");
   return 0;
 }

@@ -56,11 +56,27 @@ void RequestLog::refused(const std::string& path, const std::string& label, int 
   line(fmt::format("[tensorfold] refused {}{}{} with {}: {}", path, label.empty() ? "" : " ", label, status, one_line));
 }
 
+namespace {
+
+void write(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+constexpr const char* clear_line = "\r\x1b[K";
+
+}  // namespace
+
 void RequestLog::line(const std::string& text) {
   const std::lock_guard lock(mutex_);
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fputc('\n', stdout);
-  std::fflush(stdout);
+  write(live_.empty() ? text + "\n" : clear_line + text + "\n" + live_);
+}
+
+void RequestLog::live(const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  if (text == live_) return;
+  write(clear_line + text);
+  live_ = text;
 }
 
 }  // namespace tensorfold::server

@@ -1,4 +1,4 @@
-// One line a request on standard output.
+// One line a request on standard output, and below them one live line in a terminal.
 #pragma once
 
 #include <cstdio>
@@ -19,10 +19,14 @@ class RequestLog {
   /// A request that was refused or failed.
   void refused(const std::string& path, const std::string& label, int status, const std::string& message);
 
+  /// Replaces the live line, which stays below the log; empty removes it. For terminals only.
+  void live(const std::string& text);
+
  private:
   void line(const std::string& text);
   RequestLogFormat format_;
   std::mutex mutex_;
+  std::string live_;
 };
 
 }  // namespace tensorfold::server

@@ -130,6 +130,7 @@ class Server::Implementation {
   [[nodiscard]] uint16_t port() const { return http_.port(); }
   [[nodiscard]] size_t connections() const { return http_.connections(); }
   void reload_keys() { keys_.reload(); }
+  RequestLog& log() { return service_.log(); }
 
  private:
   using Headers = std::vector<std::pair<std::string, std::string>>;
@@ -296,5 +297,6 @@ Server::~Server() = default;
 uint16_t Server::port() const { return implementation_->port(); }
 size_t Server::connections() const { return implementation_->connections(); }
 void Server::reload_keys() { implementation_->reload_keys(); }
+RequestLog& Server::log() { return implementation_->log(); }
 
 }  // namespace tensorfold::server

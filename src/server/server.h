@@ -35,6 +35,7 @@ class Server {
   [[nodiscard]] uint16_t port() const;
   [[nodiscard]] size_t connections() const;
   void reload_keys();
+  RequestLog& log();
 
  private:
   class Implementation;

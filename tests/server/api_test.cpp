@@ -410,6 +410,34 @@ TEST(Api, UnknownRoutesAre404WithAnError) {
   }
 }
 
+TEST(Api, AddsLittleToATokensWay) {
+  Api api("one two three four five six seven eight nine ten");
+  api.script().pause = std::chrono::milliseconds(10);
+  RawClient client(api.port());
+  Json body = no_thinking({{"stream", true}});
+  body["messages"] = Json::array({{{"role", "user"}, {"content", "Hi"}}});
+  client.send(post("/v1/chat/completions", dump(body)));
+  std::vector<std::chrono::steady_clock::time_point> arrivals;
+  for (std::string event; event.find("[DONE]") == std::string::npos;) {
+    event = client.read_until("\n\n");
+    ASSERT_FALSE(event.empty());
+    if (event.find("\"content\"") != std::string::npos) arrivals.push_back(std::chrono::steady_clock::now());
+  }
+  const auto sent = api.engine().deliveries();
+  std::vector<double> milliseconds;
+  for (const auto arrival : arrivals) {
+    // Two deliveries may share a chunk, so each arrival is held against the last delivery before it.
+    const auto after = std::upper_bound(sent.begin(), sent.end(), arrival);
+    ASSERT_NE(after, sent.begin());
+    milliseconds.push_back(std::chrono::duration<double, std::milli>(arrival - *(after - 1)).count());
+  }
+  ASSERT_GE(milliseconds.size(), 3U);
+  std::sort(milliseconds.begin(), milliseconds.end());
+  std::printf("engine to client: %.3f ms best, %.3f ms median\n", milliseconds.front(),
+              milliseconds[milliseconds.size() / 2]);
+  EXPECT_LT(milliseconds.front(), 1.0) << "other work on the machine can delay some tokens, never all of them";
+}
+
 TEST(Api, EndsWhileRepliesRun) {
   auto api = std::make_unique<Api>("word word word word word word word word word word word word");
   api->script().pause = std::chrono::milliseconds(100);

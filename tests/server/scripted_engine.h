@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -63,6 +64,11 @@ class ScriptedEngine final : public engine::Engine {
     const std::lock_guard lock(mutex_);
     return last_request_;
   }
+  /// When rounds were handed out, over all requests.
+  std::vector<std::chrono::steady_clock::time_point> deliveries() {
+    const std::lock_guard lock(mutex_);
+    return deliveries_;
+  }
   [[nodiscard]] int submitted() const { return submitted_; }
   [[nodiscard]] int running() const { return running_; }
   [[nodiscard]] int cancelled() const { return cancelled_; }
@@ -99,6 +105,10 @@ class ScriptedEngine final : public engine::Engine {
       if (request.top_logprobs >= 0) {
         for (const int32_t token : round) logprobs.push_back({token, -0.5F, {{token, -0.5F}, {5, -2.0F}}});
       }
+      {
+        const std::lock_guard lock(mutex_);
+        deliveries_.push_back(std::chrono::steady_clock::now());
+      }
       if (!request.on_tokens(round, logprobs)) ended = true;
     }
     if (ended) result.reason = engine::FinishReason::stop;
@@ -116,6 +126,7 @@ class ScriptedEngine final : public engine::Engine {
   std::mutex mutex_;
   std::vector<std::thread> threads_;
   engine::Request last_request_;
+  std::vector<std::chrono::steady_clock::time_point> deliveries_;
   std::atomic<bool> stopped_{false};
   std::atomic<int> submitted_{0};
   std::atomic<int> running_{0};
