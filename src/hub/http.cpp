@@ -133,7 +133,8 @@ struct HttpSession::State {
     set(CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(options.connect_timeout.count()));
     set(CURLOPT_LOW_SPEED_LIMIT, options.stall_bytes);
     set(CURLOPT_LOW_SPEED_TIME, static_cast<long>(options.stall_timeout.count()));
-    set(CURLOPT_BUFFERSIZE, 512L * 1024);
+    // A wish: libcurl 7.88 refuses it on a handle whose last transfer failed before it began.
+    curl_easy_setopt(curl, CURLOPT_BUFFERSIZE, 512L * 1024);
     set(CURLOPT_TCP_KEEPALIVE, 1L);
     set(CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
     set(CURLOPT_HEADERFUNCTION, &State::header_callback);
