@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backend/cuda/device_array.h"
+#include "backend/cuda/pack.h"
 #include "backend/cuda/row_product_launch.cuh"
 
 using namespace tensorfold::backend::cuda;
@@ -29,12 +30,12 @@ __global__ void fill_kernel(uint32_t* words, size_t count, uint32_t seed) {
   }
 }
 
-// Scales of random packed blocks: 512 bytes of pairs after every 4,096 bytes of codes.
+// Scales of random packed blocks: 64 bytes of pairs after every 512 bytes of codes.
 __global__ void fill_scales_kernel(uint8_t* data, size_t groups) {
   const size_t group = blockIdx.x;
   if (group >= groups) return;
-  auto* pairs = reinterpret_cast<uint32_t*>(data + group * 4608 + 4096);
-  const float scale = scalbnf(0.002F + 0.00001F * static_cast<float>(threadIdx.x), kScaleExponent - 64) * 0x1p64F;
+  auto* pairs = reinterpret_cast<uint32_t*>(data + group * 576 + 512);
+  const float scale = scalbnf(0.002F + 0.0001F * static_cast<float>(threadIdx.x), kScaleExponent - 64) * 0x1p64F;
   pairs[threadIdx.x] = (__float_as_uint(scale) >> 16) | (__float_as_uint(-0.016F) & 0xFFFF0000U);
 }
 
@@ -76,7 +77,7 @@ class Bench {
     bytes_ = bytes;
     weights_ = DeviceArray<uint8_t>(bytes);
     fill_kernel<<<1024, 256, 0, stream_>>>(reinterpret_cast<uint32_t*>(weights_.data()), bytes / 4, 7);
-    fill_scales_kernel<<<static_cast<unsigned>(bytes / 4608), 128, 0, stream_>>>(weights_.data(), bytes / 4608);
+    fill_scales_kernel<<<static_cast<unsigned>(bytes / 576), 16, 0, stream_>>>(weights_.data(), bytes / 576);
     input_ = DeviceArray<__nv_bfloat16>(32 * 17408);
     std::vector<__nv_bfloat16> x(32 * 17408);
     for (auto& v : x) v = __float2bfloat16_rn(static_cast<float>(rand()) / static_cast<float>(RAND_MAX) - 0.5F);
@@ -84,33 +85,32 @@ class Bench {
     output_ = DeviceArray<__nv_bfloat16>(static_cast<size_t>(32) * 248320);
     residual_ = DeviceArray<float>(static_cast<size_t>(32) * 34816);
     cuda_check(cudaMemset(residual_.data(), 0, residual_.bytes()), "clear");
-    partials_ = DeviceArray<float>(row_product_partials(528, 4));
-    flags_ = DeviceArray<uint32_t>(row_product_flags(528));
-    cuda_check(cudaMemset(flags_.data(), 0, flags_.bytes()), "clear");
+    partials_ = DeviceArray<float>(16 * 320 * 4 * 128);
+    arrivals_ = DeviceArray<uint32_t>(248320 / 16);
+    cuda_check(cudaMemset(arrivals_.data(), 0, arrivals_.bytes()), "clear");
     count_ = DeviceArray<int32_t>(1);
   }
 
-  static size_t packed(const Shape& s) {
-    return static_cast<size_t>((s.outputs + 127) / 128) * static_cast<size_t>(s.inputs / 64) * 4608;
+  static PackedWeights layout(const Shape& s) {
+    return make_layout(WeightFormat::affine4, s.outputs, s.inputs, s.paired, 132);
   }
+  static size_t packed(const Shape& s) { return packed_bytes(layout(s)); }
 
-  template <int RowTiles, int ChunkGroups>
-  void time(int per_sm, int stages, int rows, bool overlap, bool between) {
+  template <int RowTiles>
+  void time(int rows, int per_sm, int shared_kb, int stages, bool overlap, bool between) {
     const int32_t n = rows;
     cuda_check(cudaMemcpy(count_.data(), &n, 4, cudaMemcpyHostToDevice), "copy");
-    using Stage = RowProductStage<WeightFormat::affine4, RowTiles, ChunkGroups>;
-    auto* kernel = row_product_kernel<WeightFormat::affine4, RowTiles, ChunkGroups>;
-    const size_t shared = static_cast<size_t>(stages) * (Stage::bytes + 16);
-    if (shared > 226 * 1024) return;
-    allow_shared_memory(kernel, 226 * 1024);
+    constexpr WeightFormat format = WeightFormat::affine4;
+    allow_shared_memory(row_product_kernel<format, RowTiles>, 227 * 1024);
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t exec = nullptr;
     cuda_check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal), "capture");
     size_t offset = 0;
-    for (const Shape& s : shapes_) {
+    for (size_t i = 0; i < shapes_.size(); ++i) {
+      const Shape& s = shapes_[i];
       RowProduct p;
-      p.weights = {weights_.data() + offset,   WeightFormat::affine4, s.outputs, (s.outputs + 127) / 128, s.inputs / 64,
-                   slice_count(s.inputs / 64), s.paired ? 1 : 0};
+      p.weights = layout(s);
+      p.weights.data = weights_.data() + offset;
       p.input = {input_.data(), 17408, 0, s.inputs, 1};
       p.row_count = count_.data();
       const bool add = s.outputs == 5120;
@@ -118,16 +118,20 @@ class Bench {
                   s.outputs, add ? 0 : 1};
       p.epilogue = s.paired ? ProductEpilogue::swiglu : add ? ProductEpilogue::add : ProductEpilogue::store;
       p.partials = partials_.data();
-      p.flags = flags_.data();
+      p.arrivals = arrivals_.data();
+      offset += packed(s);
       const dim3 grid(static_cast<unsigned>(132 * per_sm));
       if (between && s.inputs == 5120)
         launch(between_kernel, dim3(rows), dim3(256), 0, stream_, residual_.data(), input_.data(), 5120);
+      const RowProductShape shape{132 * per_sm, shared_kb * 1024, stages};
       if (overlap) {
-        launch(kernel, grid, dim3(288), shared, stream_, p, stages);
+        launch_row_product_as<format, RowTiles>(p, shape, stream_);
       } else {
-        kernel<<<grid, 288, shared, stream_>>>(p, stages);
+        const ProductRing ring = make_ring<format, RowTiles>(p.weights, shape);
+        const int stage = ring.groups * ring_group_bytes<format, RowTiles>(p.weights);
+        const auto shared = static_cast<size_t>(ring.stages * (stage + 16));
+        row_product_kernel<format, RowTiles><<<grid, kProductThreads, shared, stream_>>>(p, ring);
       }
-      offset += packed(s);
     }
     cuda_check(cudaStreamEndCapture(stream_, &graph), "end capture");
     cuda_check(cudaGraphInstantiate(&exec, graph, 0), "instantiate");
@@ -136,7 +140,7 @@ class Bench {
     cudaEventCreate(&begin);
     cudaEventCreate(&end);
     std::vector<float> times;
-    for (int i = 0; i < 14; ++i) {
+    for (int i = 0; i < 12; ++i) {
       cudaEventRecord(begin, stream_);
       cuda_check(cudaGraphLaunch(exec, stream_), "launch");
       cudaEventRecord(end, stream_);
@@ -148,13 +152,26 @@ class Bench {
     std::sort(times.begin(), times.end());
     const double ms = times[times.size() / 2];
     std::printf(
-        "rows %2d tiles %d groups/stage %d stages %d blocks/SM %d overlap %d between %d: %.3f ms (best %.3f) %.2f "
-        "TB/s\n",
-        rows, RowTiles, ChunkGroups, stages, per_sm, overlap, between, ms, times[0],
-        static_cast<double>(bytes_) / ms / 1e9);
+        "rows %2d blocks/SM %d ring %3d KB stages %d overlap %d norms %d: %.3f ms (best %.3f) %.2f TB/s, %.2f us "
+        "each\n",
+        rows, per_sm, shared_kb, stages, overlap, between, ms, times[0], static_cast<double>(bytes_) / ms / 1e9,
+        ms * 1000 / static_cast<double>(shapes_.size()));
     std::fflush(stdout);
     cudaGraphExecDestroy(exec);
     cudaGraphDestroy(graph);
+  }
+
+  /// Only products of this shape; 0: all.
+  void only(int outputs, int inputs) {
+    if (all_.empty()) all_ = shapes_;
+    shapes_.clear();
+    bytes_ = 0;
+    for (const Shape& s : all_) {
+      if (outputs != 0 && (s.outputs != outputs || s.inputs != inputs)) continue;
+      shapes_.push_back(s);
+      bytes_ += packed(s);
+    }
+    if (outputs != 0) std::printf("--- %d x %d, %zu products\n", outputs, inputs, shapes_.size());
   }
 
   void ceilings() {
@@ -166,7 +183,7 @@ class Bench {
     for (int i = 0; i < 4; ++i) {
       cudaEventRecord(begin, stream_);
       read_kernel<<<132 * 8, 256, 0, stream_>>>(reinterpret_cast<const uint4*>(weights_.data()), bytes_ / 16,
-                                                flags_.data());
+                                                arrivals_.data());
       cudaEventRecord(end, stream_);
       cuda_check(cudaStreamSynchronize(stream_), "read");
       cudaEventElapsedTime(&ms, begin, end);
@@ -188,13 +205,14 @@ class Bench {
  private:
   cudaStream_t stream_ = nullptr;
   std::vector<Shape> shapes_;
+  std::vector<Shape> all_;
   size_t bytes_ = 0;
   DeviceArray<uint8_t> weights_;
   DeviceArray<__nv_bfloat16> input_;
   DeviceArray<__nv_bfloat16> output_;
   DeviceArray<float> residual_;
   DeviceArray<float> partials_;
-  DeviceArray<uint32_t> flags_;
+  DeviceArray<uint32_t> arrivals_;
   DeviceArray<int32_t> count_;
 };
 
@@ -205,22 +223,24 @@ int main() {
   bench.ceilings();
   for (const bool between : {false, true})
     for (const bool overlap : {false, true}) {
-      bench.time<1, 6>(1, 3, 8, overlap, between);
-      bench.time<1, 6>(1, 6, 8, overlap, between);
-      bench.time<1, 6>(2, 3, 8, overlap, between);
-      bench.time<1, 3>(1, 6, 8, overlap, between);
-      bench.time<1, 3>(2, 3, 8, overlap, between);
-      bench.time<1, 3>(2, 6, 8, overlap, between);
-      bench.time<1, 2>(3, 4, 8, overlap, between);
+      for (const int kb : {72, 88, 104})
+        for (const int stages : {2, 3}) bench.time<1>(8, 1, kb, stages, overlap, between);
+      bench.time<1>(8, 1, 160, 4, overlap, between);
+      bench.time<1>(8, 1, 210, 4, overlap, between);
     }
-  bench.time<1, 6>(1, 3, 1, true, true);
-  bench.time<2, 6>(1, 3, 16, true, true);
-  bench.time<2, 6>(2, 2, 16, true, true);
-  bench.time<2, 3>(1, 5, 16, true, true);
-  bench.time<2, 3>(2, 5, 16, true, true);
-  bench.time<4, 6>(1, 2, 32, true, true);
-  bench.time<4, 6>(2, 2, 32, true, true);
-  bench.time<4, 3>(1, 4, 32, true, true);
-  bench.time<4, 3>(2, 4, 32, true, true);
+  bench.time<1>(1, 1, 104, 3, true, true);
+  for (const int stages : {2, 3}) {
+    bench.time<2>(16, 1, 104, stages, true, true);
+    bench.time<4>(32, 1, 104, stages, true, true);
+    bench.time<4>(32, 1, 200, stages, true, true);
+  }
+  const int shapes[][2] = {{5120, 6144}, {16480, 5120}, {5120, 17408}, {34816, 5120}, {248320, 5120}};
+  for (const auto& shape : shapes) {
+    bench.only(shape[0], shape[1]);
+    bench.time<1>(8, 1, 96, 3, false, false);
+    bench.time<1>(8, 1, 96, 3, true, false);
+    bench.time<2>(16, 1, 96, 3, true, false);
+    bench.time<4>(32, 1, 96, 3, true, false);
+  }
   return 0;
 }

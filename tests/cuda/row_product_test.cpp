@@ -55,12 +55,7 @@ struct Problem {
     weights.resize(values);
     rows.resize(static_cast<size_t>(32) * static_cast<size_t>(k));
     for (auto& v : rows) v = to_bf16(normal(random) * (random() % 97 == 0 ? 30.0 : 1.0));
-    packed.format = dense ? WeightFormat::dense : WeightFormat::affine4;
-    packed.outputs = n;
-    packed.blocks = ((paired ? (n / 2 + 7) / 8 : (n + 15) / 16) + kBlockTiles - 1) / kBlockTiles;
-    packed.groups = k / 64;
-    packed.slices = slice_count(packed.groups);
-    packed.paired = paired ? 1 : 0;
+    packed = make_layout(dense ? WeightFormat::dense : WeightFormat::affine4, n, k, paired, 132);
     data = DeviceArray<uint8_t>(packed_bytes(packed));
     cuda_check(cudaMemset(data.data(), 0, data.bytes()), "clear");
     packed.data = data.data();
@@ -135,8 +130,8 @@ struct Problem {
         tiles[static_cast<size_t>(tile_index(row, k, inputs))] =
             rows[static_cast<size_t>(first + row) * static_cast<size_t>(inputs) + static_cast<size_t>(k)];
     const auto input = upload(tiles);
-    DeviceArray<float> partials(row_product_partials(blocks, row_tiles));
-    DeviceArray<uint32_t> flags(row_product_flags(blocks));
+    DeviceArray<float> partials(row_product_partials(packed, row_tiles));
+    DeviceArray<uint32_t> flags(row_product_arrivals(packed));
     cuda_check(cudaMemset(partials.data(), 0xFF, partials.bytes()), "poison");
     cuda_check(cudaMemset(flags.data(), 0, flags.bytes()), "clear");
     RowProduct p;
@@ -146,8 +141,8 @@ struct Problem {
     p.output = {output.data() + static_cast<int64_t>(first) * outputs, outputs, 0, outputs, 0};
     p.epilogue = epilogue;
     p.partials = partials.data();
-    p.flags = flags.data();
-    launch_row_product(p, row_tiles, {blocks, stages}, nullptr);
+    p.arrivals = flags.data();
+    launch_row_product(p, row_tiles, {blocks, stages * 49152, stages}, nullptr);
     cuda_check(cudaDeviceSynchronize(), "run");
     cuda_check(cudaMemcpy(result.data(), output.data(), output.bytes(), cudaMemcpyDeviceToHost), "read");
     return result;
@@ -177,7 +172,8 @@ void check_shape(int outputs, int inputs, bool dense, bool paired) {
       error += difference * difference;
       size += truth * truth;
     }
-  EXPECT_LT(std::sqrt(error / size), 2e-6) << "against float64";
+  EXPECT_LT(std::sqrt(error / size), 3e-5) << "against float64";
+  std::printf("%d x %d: error %.2e of the root mean square\n", outputs, inputs, std::sqrt(error / size));
   const auto same = [&](const std::vector<float>& other, int first, int count, const char* what) {
     const auto from = static_cast<size_t>(first) * static_cast<size_t>(outputs);
     const auto bytes = static_cast<size_t>(count) * static_cast<size_t>(outputs) * 4;

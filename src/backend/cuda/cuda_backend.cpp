@@ -78,7 +78,7 @@ CudaBackend::~CudaBackend() {
 BackendInfo CudaBackend::info() const { return {"cuda", device_name_, "cuda-bf16-1", memory_bytes_}; }
 
 std::unique_ptr<Projection> CudaBackend::load_projection(std::span<const format::Linear> stacked) {
-  return load_packed_projection(stacked, stream_);
+  return load_packed_projection(stacked, processors_, stream_);
 }
 
 std::unique_ptr<Embedding> CudaBackend::load_embedding(const format::Linear& table) {

@@ -159,7 +159,7 @@ class CudaBackend : public Backend {
 
   Workspace product_rows_;
   Workspace partials_;
-  Workspace flags_;
+  Workspace arrivals_;
   Workspace queries_;
   Workspace attention_partials_;
   Workspace attention_sums_;

@@ -10,6 +10,9 @@
 
 namespace tensorfold::backend::cuda {
 
+/// One division of shared memory and L1 for all kernels: a multiprocessor that changes it must first run empty.
+void prefer_shared_memory(const void* kernel);
+
 template <typename... Parameters, typename... Arguments>
 void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
             Arguments&&... arguments) {
@@ -23,6 +26,7 @@ void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_
   attribute.val.programmaticStreamSerializationAllowed = 1;
   config.attrs = &attribute;
   config.numAttrs = 1;
+  prefer_shared_memory(reinterpret_cast<const void*>(kernel));
   cuda_check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(std::forward<Arguments>(arguments))...),
              "launch a kernel");
 }

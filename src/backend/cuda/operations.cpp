@@ -70,9 +70,9 @@ void CudaBackend::product(const Project& a, Activation input, int32_t rows) {
       fail(ErrorKind::unsupported, "the cuda backend has no GELU and no squared ReLU after a product yet");
   }
   if (a.limit > 0.0F) fail(ErrorKind::unsupported, "the cuda backend has no limited SwiGLU yet");
-  const RowProductShape shape{processors_ * 2, weights.format == WeightFormat::dense ? 2 : 3};
-  p.partials = partials_.get<float>(row_product_partials(shape.blocks, 4));
-  p.flags = flags_.get<uint32_t>(row_product_flags(shape.blocks));
+  const RowProductShape shape{processors_, 98304, 2};
+  p.partials = partials_.get<float>(row_product_partials(weights, 4));
+  p.arrivals = arrivals_.get<uint32_t>(row_product_arrivals(weights));
   for (int32_t first = 0; first < rows; first += kMostRowsAProduct) {
     p.first_row = first;
     launch_row_product(p, row_tiles_of(std::min(rows - first, kMostRowsAProduct)), shape, stream_);

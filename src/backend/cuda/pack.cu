@@ -19,18 +19,23 @@ __device__ int source_row(const PackSource& source, const PackedWeights& layout,
   return row >= 0 && row < source.rows ? row : -1;
 }
 
+/// Where group `group` of tile `tile` lies, in groups of one tile.
+__device__ int64_t group_index(const PackedWeights& layout, int tile, int group) {
+  const int64_t block = tile / layout.block_tiles;
+  return (block * layout.groups + group) * layout.block_tiles + tile % layout.block_tiles;
+}
+
 /// One thread: the fragments of one lane in one group of one tile; two tile rows, lane / 4 and lane / 4 + 8.
 __global__ void pack_affine4_kernel(PackSource source, uint8_t* data, PackedWeights layout, int32_t* scale_overflow) {
   const int64_t index = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  const int64_t tiles = static_cast<int64_t>(layout.blocks) * kBlockTiles;
+  const int64_t tiles = layout.tiles;
   if (index >= tiles * layout.groups * 32) return;
   const int lane = static_cast<int>(index % 32);
   const int group = static_cast<int>((index / 32) % layout.groups);
   const int tile = static_cast<int>(index / 32 / layout.groups);
-  uint8_t* base =
-      data + (static_cast<int64_t>(tile / kBlockTiles) * layout.groups + group) * group_bytes(WeightFormat::affine4);
-  auto* words = reinterpret_cast<uint32_t*>(base + (tile % kBlockTiles) * 512 + lane * 16);
-  auto* pairs = reinterpret_cast<uint32_t*>(base + kBlockTiles * 512 + (tile % kBlockTiles) * 64);
+  uint8_t* base = data + group_index(layout, tile, group) * group_bytes(WeightFormat::affine4);
+  auto* words = reinterpret_cast<uint32_t*>(base + lane * 16);
+  auto* pairs = reinterpret_cast<uint32_t*>(base + 512);
   for (int high = 0; high < 2; ++high) {
     const int row = source_row(source, layout, tile, lane / 4 + high * 8);
     if (row < 0) continue;
@@ -59,15 +64,14 @@ __global__ void pack_affine4_kernel(PackSource source, uint8_t* data, PackedWeig
 
 __global__ void pack_dense_kernel(PackSource source, uint8_t* data, PackedWeights layout) {
   const int64_t index = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  const int64_t tiles = static_cast<int64_t>(layout.blocks) * kBlockTiles;
+  const int64_t tiles = layout.tiles;
   if (index >= tiles * layout.groups * 128) return;
   const int lane = static_cast<int>(index % 32);
   const int step = static_cast<int>((index / 32) % 4);
   const int group = static_cast<int>((index / 128) % layout.groups);
   const int tile = static_cast<int>(index / 128 / layout.groups);
   auto* values = reinterpret_cast<__nv_bfloat16*>(
-      data + (static_cast<int64_t>(tile / kBlockTiles) * layout.groups + group) * group_bytes(WeightFormat::dense) +
-      (tile % kBlockTiles) * 2048 + step * 512 + lane * 16);
+      data + group_index(layout, tile, group) * group_bytes(WeightFormat::dense) + step * 512 + lane * 16);
   for (int high = 0; high < 2; ++high) {
     const int row = source_row(source, layout, tile, lane / 4 + high * 8);
     if (row < 0) continue;
@@ -83,7 +87,7 @@ __global__ void pack_dense_kernel(PackSource source, uint8_t* data, PackedWeight
 
 void pack_rows(const PackSource& source, uint8_t* data, const PackedWeights& layout, int32_t* scale_overflow,
                cudaStream_t stream) {
-  const int64_t tiles = static_cast<int64_t>(layout.blocks) * kBlockTiles;
+  const int64_t tiles = layout.tiles;
   const bool affine = layout.format == WeightFormat::affine4;
   const int64_t threads = tiles * layout.groups * (affine ? 32 : 128);
   const auto grid = static_cast<unsigned>((threads + 255) / 256);

@@ -33,8 +33,8 @@ void pack_rows(const PackSource& source, uint8_t* data, const PackedWeights& lay
 
 /// Bytes of a packed matrix.
 inline size_t packed_bytes(const PackedWeights& layout) {
-  return static_cast<size_t>(layout.blocks) * static_cast<size_t>(layout.groups) *
-         static_cast<size_t>(group_bytes(layout.format));
+  return static_cast<size_t>(layout.blocks) * static_cast<size_t>(layout.block_tiles) *
+         static_cast<size_t>(layout.groups) * static_cast<size_t>(group_bytes(layout.format));
 }
 
 }  // namespace tensorfold::backend::cuda

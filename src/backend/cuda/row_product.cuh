@@ -1,10 +1,9 @@
 // The kernel behind launch_row_product.
 //
-// The blocks of weights times their slices form one line of units; thread block b takes a contiguous piece of it. One
-// warp keeps a ring of shared-memory stages filled with bulk copies (weights before the previous kernel has finished,
-// rows after it); eight warps each own one tile of 16 outputs. Slices that follow one another in a piece are added in
-// registers; where a block of weights is shared between thread blocks, the one with slice 0 owns it: the others leave
-// their slices in `partials` and the owner adds them in order.
+// The units of work are passes: (slice, block of weights), slice by slice; thread block b takes a contiguous piece of
+// that line. One warp keeps a ring of shared-memory stages filled with bulk copies (weights before the previous kernels
+// have finished, rows after that); ten warps each own one or two tiles of the block. With more than one slice, each
+// leaves its sums in `partials`, and whoever arrives last adds them in order.
 #pragma once
 
 #include "backend/cuda/async_copy.cuh"
@@ -13,314 +12,313 @@
 
 namespace tensorfold::backend::cuda {
 
-constexpr int kConsumerWarps = 8;
+constexpr int kProductWarps = 10;
+constexpr int kTilesAWarp = 2;
+static_assert(kProductWarps * kTilesAWarp == kMostBlockTiles);
+constexpr int kProductThreads = (kProductWarps + 1) * 32;
 
-template <WeightFormat Format, int RowTiles, int ChunkGroups>
-struct RowProductStage {
-  static constexpr int weight_bytes = ChunkGroups * group_bytes(Format);
-  static constexpr int tile_bytes = ChunkGroups * kGroupInputs * 8 * 2;  // of one tile of 8 rows
-  static constexpr int bytes = weight_bytes + RowTiles * tile_bytes;
-  static_assert(bytes % 128 == 0);
+/// The ring: `groups` groups a stage: the weights' groups, then for each row tile its groups.
+struct ProductRing {
+  int32_t groups = 4;
+  int32_t stages = 2;
 };
 
-/// The piece of the line of units of thread block `block`.
-__device__ inline int piece_begin(int64_t units, int blocks, int block) {
-  return static_cast<int>(units * block / blocks);
-}
-/// The thread block that computes `unit`.
-__device__ inline int owner_of(int64_t units, int blocks, int unit) {
-  return static_cast<int>(((unit + 1) * static_cast<int64_t>(blocks) + units - 1) / units) - 1;
+__device__ inline int piece_begin(int units, int blocks, int block) {
+  return static_cast<int>(static_cast<int64_t>(units) * block / blocks);
 }
 
-/// `first_half` belongs to tile row r < 8, `second_half` to tile row r + 8; `output` = 16 * tile + r.
-__device__ inline void store_outputs(const RowProduct& p, int output, int row, float first_half, float second_half) {
-  int columns[2] = {output, output + 8};
-  int limit = p.weights.outputs;
-  if (p.weights.paired != 0) {
-    limit /= 2;
-    columns[0] = (output / kTileOutputs) * 8 + output % 8;
-    columns[1] = columns[0] + limit;
-    if (columns[0] >= limit) return;
-    limit *= 2;
-  }
-  if (p.epilogue == ProductEpilogue::swiglu) {
-    const float gate = first_half / (1.0F + __expf(-first_half));
-    p.output.set(row, columns[0], gate * second_half);
-    return;
-  }
-  const float values[2] = {first_half, second_half};
+/// Groups [group, end) of one block of weights: one slice.
+struct Pass {
+  int slice = 0;
+  int block = 0;
+  int group = 0;
+  int end = 0;
+};
+
+__device__ inline Pass find_pass(const PackedWeights& w, int index) {
+  Pass pass;
+  pass.slice = index / w.blocks;
+  pass.block = index % w.blocks;
+  pass.group = slice_begin(w.groups, w.slices, pass.slice);
+  pass.end = slice_begin(w.groups, w.slices, pass.slice + 1);
+  return pass;
+}
+
+/// One warp: keeps the ring filled.
+template <WeightFormat Format, int RowTiles>
+__device__ inline void produce(const RowProduct& p, const ProductRing& ring, uint32_t memory, uint32_t full,
+                               uint32_t empty, int begin, int end) {
+  const uint64_t policy = stream_policy();
+  const int group_stride = p.weights.block_tiles * group_bytes(Format);
+  const auto rows_at = static_cast<uint32_t>(ring.groups * group_stride);
+  const uint32_t row_stride = static_cast<uint32_t>(ring.groups) * 1024U;
+  const uint32_t stage_bytes = rows_at + RowTiles * row_stride;
+  const auto ask_weights = [&](const Pass& pass, int group, int stage) {
+    const int count = min(ring.groups, pass.end - group);
+    const auto bytes = static_cast<uint32_t>(count * group_stride);
+    barrier_expect(full + stage * 8, bytes + static_cast<uint32_t>(count * RowTiles) * 1024U);
+    bulk_copy_once(memory + stage * stage_bytes,
+                   p.weights.data + (static_cast<int64_t>(pass.block) * p.weights.groups + group) * group_stride, bytes,
+                   full + stage * 8, policy);
+  };
+  const auto ask_rows = [&](const Pass& pass, int group, int stage) {
+    const int count = min(ring.groups, pass.end - group);
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    if (columns[i] >= limit) continue;
-    const float before = p.epilogue == ProductEpilogue::add ? p.output.get(row, columns[i]) : 0.0F;
-    p.output.set(row, columns[i], p.epilogue == ProductEpilogue::add ? before + values[i] : values[i]);
+    for (int n = 0; n < RowTiles; ++n)
+      bulk_copy(memory + stage * stage_bytes + rows_at + n * row_stride, p.input.group_at(p.first_row / 8 + n, group),
+                static_cast<uint32_t>(count) * 1024U, full + stage * 8);
+  };
+  // The first round's weights, then the wait for the previous kernels, then its rows; later both together.
+  int asked = 0;
+  for (int index = begin; index < end && asked < ring.stages; ++index) {
+    const Pass pass = find_pass(p.weights, index);
+    for (int group = pass.group; group < pass.end && asked < ring.stages; group += ring.groups, ++asked)
+      ask_weights(pass, group, asked);
+  }
+  wait_for_previous_kernels();
+  int stage = 0;
+  uint32_t parity = 1;  // of the first round: nothing to wait for
+  int chunk = 0;
+  for (int index = begin; index < end; ++index) {
+    const Pass pass = find_pass(p.weights, index);
+    for (int group = pass.group; group < pass.end; group += ring.groups, ++chunk) {
+      if (chunk >= asked) {
+        barrier_wait(empty + stage * 8, parity);
+        ask_weights(pass, group, stage);
+      }
+      ask_rows(pass, group, stage);
+      if (++stage == ring.stages) {
+        stage = 0;
+        parity ^= 1;
+      }
+    }
   }
 }
 
-template <WeightFormat Format, int RowTiles, int ChunkGroups>
-__device__ inline void load_fragments(uint32_t (&a)[4], int step, const uint4& codes, const uint32_t (&affine)[4],
-                                      uint32_t dense_address) {
-  if constexpr (Format == WeightFormat::affine4) {
-    const uint32_t word = step == 0 ? codes.x : step == 1 ? codes.y : step == 2 ? codes.z : codes.w;
-    affine_fragment(a, word, affine[0], affine[1], affine[2], affine[3]);
-  } else {
-    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
-                 : "r"(dense_address + static_cast<uint32_t>(step) * 512U));
-  }
+/// What a lane holds of one tile's weights in one group.
+struct AffineGroup {
+  uint4 words;
+  uint2 pairs;
+};
+
+__device__ inline AffineGroup load_affine(const uint8_t* group, int lane) {
+  return {*reinterpret_cast<const uint4*>(group + lane * 16),
+          *reinterpret_cast<const uint2*>(group + 512 + (lane / 4) * 8)};
 }
 
-/// The chain of one group of 64 inputs for one tile of outputs and all row tiles.
-template <WeightFormat Format, int RowTiles, int ChunkGroups>
-__device__ inline void group_chain(float (&sum)[RowTiles][4], uint32_t weights, uint32_t rows, int warp, int lane) {
-  using Stage = RowProductStage<Format, RowTiles, ChunkGroups>;
-  uint4 codes{};
-  uint32_t affine[4] = {};
-  uint32_t dense_address = 0;
-  if constexpr (Format == WeightFormat::affine4) {
-    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(codes.x), "=r"(codes.y), "=r"(codes.z), "=r"(codes.w)
-                 : "r"(weights + static_cast<uint32_t>(warp * 512 + lane * 16)));
-    uint32_t low = 0;
-    uint32_t high = 0;
-    asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];"
-                 : "=r"(low), "=r"(high)
-                 : "r"(weights + static_cast<uint32_t>(kBlockTiles * 512 + warp * 64 + (lane / 4) * 8)));
-    affine[0] = both_low(low);
-    affine[1] = both_high(low);
-    affine[2] = both_low(high);
-    affine[3] = both_high(high);
-  } else {
-    dense_address = weights + static_cast<uint32_t>(warp * 2048 + lane * 16);
+/// From a warp's first tile to its second.
+template <WeightFormat Format>
+constexpr int second_tile = kProductWarps * group_bytes(Format);
+
+/// The chains of one group of 64 inputs for `Tiles` tiles and all row tiles.
+template <WeightFormat Format, int RowTiles, int Tiles>
+__device__ inline void group_chain(float (&sum)[kTilesAWarp][RowTiles][4], const AffineGroup (&affine)[Tiles],
+                                   const uint8_t* weights, uint32_t rows, uint32_t row_stride, int lane) {
+  uint32_t scales[Tiles][4];
+#pragma unroll
+  for (int t = 0; t < Tiles; ++t) {
+    scales[t][0] = both_low(affine[t].pairs.x);
+    scales[t][1] = both_high(affine[t].pairs.x);
+    scales[t][2] = both_low(affine[t].pairs.y);
+    scales[t][3] = both_high(affine[t].pairs.y);
   }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     uint32_t b[RowTiles][4];
 #pragma unroll
     for (int n = 0; n < RowTiles; ++n)
-      load_matrices(b[n], rows + static_cast<uint32_t>(n * Stage::tile_bytes + half * 512 + lane * 16));
+      load_matrices(b[n], rows + n * row_stride + static_cast<uint32_t>(half * 512 + lane * 16));
 #pragma unroll
-    for (int step = 0; step < 2; ++step) {
-      uint32_t a[4];
-      load_fragments<Format, RowTiles, ChunkGroups>(a, half * 2 + step, codes, affine, dense_address);
+    for (int step = half * 2; step < half * 2 + 2; ++step) {
+      uint32_t a[Tiles][4];
 #pragma unroll
-      for (int n = 0; n < RowTiles; ++n) mma_step(sum[n], a, b[n][step * 2], b[n][step * 2 + 1]);
-    }
-  }
-}
-
-/// Adds the slices that other thread blocks computed, in order.
-template <int RowTiles>
-__device__ inline void add_foreign_slices(const RowProduct& p, float (&total)[RowTiles][4], int block_of_weights,
-                                          int slice, int64_t units, int warp, int lane) {
-  const int slices = p.weights.slices;
-  while (slice < slices) {
-    const int peer = owner_of(units, static_cast<int>(gridDim.x), block_of_weights * slices + slice);
-    const int peer_end = piece_begin(units, static_cast<int>(gridDim.x), peer + 1) - block_of_weights * slices;
-    const int end = peer_end < slices ? peer_end : slices;
-    uint32_t* flag = p.flags + peer * kConsumerWarps + warp;
-    if (lane == 0) {
-      uint32_t ready = 0;
-      do {
-        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(ready) : "l"(flag) : "memory");
-      } while (ready == 0);
-    }
-    __syncwarp();
-    const float4* base = reinterpret_cast<const float4*>(p.partials) +
-                         static_cast<int64_t>(peer) * kMostSlices * kConsumerWarps * RowTiles * 32;
-#pragma unroll 4
-    for (int s = slice; s < end; ++s) {
-#pragma unroll
-      for (int n = 0; n < RowTiles; ++n) {
-        const float4 part = __ldcg(base + ((s * kConsumerWarps + warp) * RowTiles + n) * 32 + lane);
-        total[n][0] += part.x;
-        total[n][1] += part.y;
-        total[n][2] += part.z;
-        total[n][3] += part.w;
+      for (int t = 0; t < Tiles; ++t) {
+        if constexpr (Format == WeightFormat::affine4) {
+          const uint4& w = affine[t].words;
+          affine_fragment(a[t],
+                          step == 0   ? w.x
+                          : step == 1 ? w.y
+                          : step == 2 ? w.z
+                                      : w.w,
+                          scales[t][0], scales[t][1], scales[t][2], scales[t][3]);
+        } else {
+          const uint4 words =
+              *reinterpret_cast<const uint4*>(weights + t * second_tile<Format> + step * 512 + lane * 16);
+          a[t][0] = words.x;
+          a[t][1] = words.y;
+          a[t][2] = words.z;
+          a[t][3] = words.w;
+        }
       }
-    }
-    __syncwarp();
-    if (lane == 0) *flag = 0;
-    slice = end;
-  }
-}
-
-/// Walks the chunks of a piece: at most ChunkGroups groups of one slice of one block of weights at a time.
-struct ChunkWalk {
-  int block = 0;
-  int slice = 0;
-  int group = 0;
-  int left = 0;  ///< units that have not been finished
-  __device__ int take(const int* slice_starts, int slices, int most) {
-    const int end = slice_starts[slice + 1];
-    const int count = end - group < most ? end - group : most;
-    group += count;
-    if (group == end) {
-      left -= 1;
-      if (++slice == slices) {
-        slice = 0;
-        block += 1;
-        group = 0;
-      }
-    }
-    return count;
-  }
-};
-
-/// One thread: keeps the ring filled. Weights of the first round are asked for before the previous kernels have ended.
-template <WeightFormat Format, int RowTiles, int ChunkGroups>
-__device__ inline void produce(const RowProduct& p, const int* slice_starts, uint32_t stages_at, uint32_t full,
-                               uint32_t empty, int stages, ChunkWalk walk) {
-  using Stage = RowProductStage<Format, RowTiles, ChunkGroups>;
-  const uint64_t policy = stream_policy();
-  const int slices = p.weights.slices;
-  const int tile = p.first_row / 8;
-  const auto ask_weights = [&](ChunkWalk& w, int stage) {
-    const uint8_t* from =
-        p.weights.data + (static_cast<int64_t>(w.block) * p.weights.groups + w.group) * group_bytes(Format);
-    const int count = w.take(slice_starts, slices, ChunkGroups);
-    const auto bytes = static_cast<uint32_t>(count * group_bytes(Format));
-    barrier_expect(full + stage * 8, bytes + static_cast<uint32_t>(count * RowTiles * 1024));
-    bulk_copy_once(stages_at + static_cast<uint32_t>(stage * Stage::bytes), from, bytes, full + stage * 8, policy);
-  };
-  const auto ask_rows = [&](ChunkWalk& w, int stage) {
-    const int first = w.group;
-    const int count = w.take(slice_starts, slices, ChunkGroups);
 #pragma unroll
-    for (int n = 0; n < RowTiles; ++n)
-      bulk_copy(stages_at + static_cast<uint32_t>(stage * Stage::bytes + Stage::weight_bytes + n * Stage::tile_bytes),
-                p.input.group_at(tile + n, first), static_cast<uint32_t>(count * 1024), full + stage * 8);
-  };
-  ChunkWalk rows = walk;
-  int asked = 0;
-  for (; asked < stages && walk.left > 0; ++asked) ask_weights(walk, asked);
-  wait_for_previous_kernels();
-  for (int stage = 0; stage < asked; ++stage) ask_rows(rows, stage);
-  int stage = 0;
-  uint32_t parity = 0;
-  while (walk.left > 0) {
-    barrier_wait(empty + stage * 8, parity);
-    ask_weights(walk, stage);
-    ask_rows(rows, stage);
-    if (++stage == stages) {
-      stage = 0;
-      parity ^= 1;
+      for (int t = 0; t < Tiles; ++t)
+#pragma unroll
+        for (int n = 0; n < RowTiles; ++n) mma_step(sum[t][n], a[t], b[n][(step % 2) * 2], b[n][(step % 2) * 2 + 1]);
     }
   }
 }
 
-template <WeightFormat Format, int RowTiles, int ChunkGroups>
-__device__ inline void consume(const RowProduct& p, const int* slice_starts, uint32_t stages_at, uint32_t full,
-                               uint32_t empty, int stages, ChunkWalk walk, int64_t units, int warp, int lane) {
-  using Stage = RowProductStage<Format, RowTiles, ChunkGroups>;
-  const int slices = p.weights.slices;
-  const int exist = *p.row_count - p.first_row;
-  float total[RowTiles][4];
-  int stage = 0;
-  uint32_t parity = 0;
-  bool owned = false;
-  while (walk.left > 0) {
-    const int block = walk.block;
-    const int slice = walk.slice;
-    const int unfinished = walk.left;
-    float sum[RowTiles][4];
+/// All groups of one stage; the next group's weights are loaded while one is multiplied.
+template <WeightFormat Format, int RowTiles, int Tiles>
+__device__ inline void stage_chain(float (&sum)[kTilesAWarp][RowTiles][4], const uint8_t* weights, int group_stride,
+                                   uint32_t rows, uint32_t row_stride, int count, int lane) {
+  AffineGroup now[Tiles] = {};
+  if constexpr (Format == WeightFormat::affine4) {
 #pragma unroll
-    for (int n = 0; n < RowTiles; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) sum[n][i] = 0.0F;
-    do {
-      const int count = walk.take(slice_starts, slices, ChunkGroups);
-      const uint32_t at = stages_at + static_cast<uint32_t>(stage * Stage::bytes);
-      barrier_wait(full + stage * 8, parity);
+    for (int t = 0; t < Tiles; ++t) now[t] = load_affine(weights + t * second_tile<Format>, lane);
+  }
 #pragma unroll 2
-      for (int g = 0; g < count; ++g)
-        group_chain<Format, RowTiles, ChunkGroups>(sum, at + static_cast<uint32_t>(g * group_bytes(Format)),
-                                                   at + static_cast<uint32_t>(Stage::weight_bytes + g * 1024), warp,
-                                                   lane);
+  for (int g = 0; g < count; ++g) {
+    AffineGroup next[Tiles] = {};
+    if constexpr (Format == WeightFormat::affine4) {
+      const int ahead = g + 1 < count ? group_stride : 0;
+#pragma unroll
+      for (int t = 0; t < Tiles; ++t) next[t] = load_affine(weights + t * second_tile<Format> + ahead, lane);
+    }
+    group_chain<Format, RowTiles, Tiles>(sum, now, weights, rows, row_stride, lane);
+    weights += group_stride;
+    rows += 1024;
+#pragma unroll
+    for (int t = 0; t < Tiles; ++t) now[t] = next[t];
+  }
+}
+
+/// Leaves a slice's sums; the last to arrive gets all of them, added in slice order, and true.
+template <int RowTiles>
+__device__ inline bool add_slices(const RowProduct& p, float (&sum)[RowTiles][4], int slice, int tile, int lane) {
+  const PackedWeights& w = p.weights;
+  float4* partials = reinterpret_cast<float4*>(p.partials) + lane;
+#pragma unroll
+  for (int n = 0; n < RowTiles; ++n)
+    __stcg(partials + ((static_cast<int64_t>(slice) * w.tiles + tile) * RowTiles + n) * 32,
+           make_float4(sum[n][0], sum[n][1], sum[n][2], sum[n][3]));
+  __syncwarp();
+  uint32_t before = 0;
+  // Lane 0's release covers what the other lanes wrote before the warp's barrier; its acquire, what they read after.
+  if (lane == 0)
+    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(p.arrivals + tile) : "memory");
+  before = __shfl_sync(0xFFFFFFFFU, before, 0);
+  if (before + 1 != static_cast<uint32_t>(w.slices)) return false;
+  if (lane == 0) p.arrivals[tile] = 0;
+#pragma unroll
+  for (int n = 0; n < RowTiles; ++n) {
+#pragma unroll 4
+    for (int s = 0; s < w.slices; ++s) {
+      const float4 part = __ldcg(partials + ((static_cast<int64_t>(s) * w.tiles + tile) * RowTiles + n) * 32);
+      sum[n][0] = s == 0 ? part.x : sum[n][0] + part.x;
+      sum[n][1] = s == 0 ? part.y : sum[n][1] + part.y;
+      sum[n][2] = s == 0 ? part.z : sum[n][2] + part.z;
+      sum[n][3] = s == 0 ? part.w : sum[n][3] + part.w;
+    }
+  }
+  return true;
+}
+
+template <int RowTiles>
+__device__ inline void write_outputs(const RowProduct& p, const float (&sum)[RowTiles][4], int tile, int exist,
+                                     int lane) {
+  const bool add = p.epilogue == ProductEpilogue::add;
+  const bool swiglu = p.epilogue == ProductEpilogue::swiglu;
+  int columns[2] = {tile * kTileOutputs + lane / 4, tile * kTileOutputs + lane / 4 + 8};
+  if (p.weights.paired != 0) {
+    const int half = p.weights.outputs / 2;
+    columns[0] = tile * 8 + lane / 4;
+    columns[1] = columns[0] < half ? columns[0] + half : p.weights.outputs;
+    if (columns[0] >= half) columns[0] = p.weights.outputs;
+  }
+  float before[RowTiles][4] = {};
+  if (add) {
+#pragma unroll
+    for (int n = 0; n < RowTiles; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int row = n * 8 + (lane % 4) * 2 + i % 2;
+        if (row < exist && columns[i / 2] < p.weights.outputs)
+          before[n][i] = p.output.get(p.first_row + row, columns[i / 2]);
+      }
+  }
+#pragma unroll
+  for (int n = 0; n < RowTiles; ++n)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = n * 8 + (lane % 4) * 2 + i % 2;
+      const int column = columns[i / 2];
+      if (row >= exist || column >= p.weights.outputs || (swiglu && i >= 2)) continue;
+      float value = add ? before[n][i] + sum[n][i] : sum[n][i];
+      if (swiglu) value = value / (1.0F + __expf(-value)) * sum[n][(i + 2) % 4];
+      p.output.set(p.first_row + row, column, value);
+    }
+}
+
+template <WeightFormat Format, int RowTiles>
+__device__ inline void consume(const RowProduct& p, const ProductRing& ring, const uint8_t* memory, uint32_t full,
+                               uint32_t empty, int begin, int end, int warp, int lane) {
+  const int group_stride = p.weights.block_tiles * group_bytes(Format);
+  const auto rows_at = static_cast<uint32_t>(ring.groups * group_stride);
+  const uint32_t row_stride = static_cast<uint32_t>(ring.groups) * 1024U;
+  const uint32_t stage_bytes = rows_at + RowTiles * row_stride;
+  const uint32_t memory_at = shared_address(memory);
+  const int exist = *p.row_count - p.first_row;
+  const int own_tiles = warp + kProductWarps < p.weights.block_tiles ? 2 : warp < p.weights.block_tiles ? 1 : 0;
+  int stage = 0;
+  uint32_t parity = 0;
+  for (int index = begin; index < end; ++index) {
+    const Pass pass = find_pass(p.weights, index);
+    float sum[kTilesAWarp][RowTiles][4] = {};
+    for (int group = pass.group; group < pass.end; group += ring.groups) {
+      const int count = min(ring.groups, pass.end - group);
+      const uint8_t* weights = memory + stage * stage_bytes + warp * group_bytes(Format);
+      const uint32_t rows = memory_at + stage * stage_bytes + rows_at;
+      barrier_wait(full + stage * 8, parity);
+      if (own_tiles == 2) {
+        stage_chain<Format, RowTiles, 2>(sum, weights, group_stride, rows, row_stride, count, lane);
+      } else if (own_tiles == 1) {
+        stage_chain<Format, RowTiles, 1>(sum, weights, group_stride, rows, row_stride, count, lane);
+      }
       __syncwarp();
       if (lane == 0) barrier_arrive(empty + stage * 8);
-      if (++stage == stages) {
+      if (++stage == ring.stages) {
         stage = 0;
         parity ^= 1;
       }
-    } while (walk.left == unfinished);
-    if (slice == 0) {
-      owned = true;
-#pragma unroll
-      for (int n = 0; n < RowTiles; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) total[n][i] = sum[n][i];
-    } else if (owned) {
-#pragma unroll
-      for (int n = 0; n < RowTiles; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) total[n][i] += sum[n][i];
-    } else {
-      float4* base = reinterpret_cast<float4*>(p.partials) +
-                     static_cast<int64_t>(blockIdx.x) * kMostSlices * kConsumerWarps * RowTiles * 32;
-#pragma unroll
-      for (int n = 0; n < RowTiles; ++n)
-        __stcg(base + ((slice * kConsumerWarps + warp) * RowTiles + n) * 32 + lane,
-               make_float4(sum[n][0], sum[n][1], sum[n][2], sum[n][3]));
     }
-    if (slice + 1 != slices && walk.left > 0) continue;
-    if (!owned) {
-      __threadfence();
-      __syncwarp();
-      if (lane == 0)
-        asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(p.flags + blockIdx.x * kConsumerWarps + warp), "r"(1U)
-                     : "memory");
-      continue;
+#pragma unroll
+    for (int t = 0; t < kTilesAWarp; ++t) {
+      const int tile = pass.block * p.weights.block_tiles + warp + t * kProductWarps;
+      if (t >= own_tiles || tile >= p.weights.tiles) break;
+      if (p.weights.slices > 1 && !add_slices<RowTiles>(p, sum[t], pass.slice, tile, lane)) continue;
+      write_outputs<RowTiles>(p, sum[t], tile, exist, lane);
     }
-    add_foreign_slices<RowTiles>(p, total, block, slice + 1, units, warp, lane);
-    const int output = block * kBlockOutputs + warp * kTileOutputs + lane / 4;
-#pragma unroll
-    for (int n = 0; n < RowTiles; ++n)
-#pragma unroll
-      for (int column = 0; column < 2; ++column) {
-        const int row = n * 8 + (lane % 4) * 2 + column;
-        if (row < exist) store_outputs(p, output, p.first_row + row, total[n][column], total[n][2 + column]);
-      }
-    owned = false;
   }
 }
 
-template <WeightFormat Format, int RowTiles, int ChunkGroups>
-__global__ void __launch_bounds__((kConsumerWarps + 1) * 32, 2)
-    row_product_kernel(const __grid_constant__ RowProduct p, int stages) {
+template <WeightFormat Format, int RowTiles>
+__global__ void __launch_bounds__(kProductThreads, RowTiles == 4 ? 1 : 2)
+    row_product_kernel(const __grid_constant__ RowProduct p, const __grid_constant__ ProductRing ring) {
   extern __shared__ __align__(128) uint8_t memory[];
-  __shared__ int slice_starts[kMostSlices + 1];
-  const uint32_t stages_at = shared_address(memory);
-  const uint32_t full =
-      stages_at + static_cast<uint32_t>(stages * RowProductStage<Format, RowTiles, ChunkGroups>::bytes);
-  const uint32_t empty = full + static_cast<uint32_t>(stages * 8);
+  const auto stage_bytes =
+      static_cast<uint32_t>(ring.groups * (p.weights.block_tiles * group_bytes(Format) + RowTiles * 1024));
+  const uint32_t full = shared_address(memory) + static_cast<uint32_t>(ring.stages) * stage_bytes;
+  const uint32_t empty = full + static_cast<uint32_t>(ring.stages * 8);
   const int thread = static_cast<int>(threadIdx.x);
   allow_next_kernel();
   if (thread == 0) {
-    for (int i = 0; i < stages; ++i) {
+    for (int i = 0; i < ring.stages; ++i) {
       barrier_init(full + i * 8, 1);
-      barrier_init(empty + i * 8, kConsumerWarps);
+      barrier_init(empty + i * 8, kProductWarps);
     }
     barrier_init_fence();
   }
-  if (thread >= 32 && thread - 32 <= p.weights.slices)
-    slice_starts[thread - 32] = slice_begin(p.weights.groups, p.weights.slices, thread - 32);
   __syncthreads();
-  const int64_t units = static_cast<int64_t>(p.weights.blocks) * p.weights.slices;
-  const int begin = piece_begin(units, static_cast<int>(gridDim.x), static_cast<int>(blockIdx.x));
-  const int end = piece_begin(units, static_cast<int>(gridDim.x), static_cast<int>(blockIdx.x) + 1);
-  ChunkWalk walk;
-  walk.block = begin / p.weights.slices;
-  walk.slice = begin % p.weights.slices;
-  walk.group = slice_starts[walk.slice];
-  walk.left = end - begin;
-  if (thread >= kConsumerWarps * 32) {
-    if (thread == kConsumerWarps * 32)
-      produce<Format, RowTiles, ChunkGroups>(p, slice_starts, stages_at, full, empty, stages, walk);
+  const int passes = p.weights.blocks * p.weights.slices;
+  const int begin = piece_begin(passes, static_cast<int>(gridDim.x), static_cast<int>(blockIdx.x));
+  const int end = piece_begin(passes, static_cast<int>(gridDim.x), static_cast<int>(blockIdx.x) + 1);
+  if (thread >= kProductWarps * 32) {
+    if (thread == kProductWarps * 32)
+      produce<Format, RowTiles>(p, ring, shared_address(memory), full, empty, begin, end);
   } else {
     wait_for_previous_kernels();  // the epilogue writes what earlier kernels may still read
-    consume<Format, RowTiles, ChunkGroups>(p, slice_starts, stages_at, full, empty, stages, walk, units, thread / 32,
-                                           thread % 32);
+    consume<Format, RowTiles>(p, ring, memory, full, empty, begin, end, thread / 32, thread % 32);
   }
 }
 

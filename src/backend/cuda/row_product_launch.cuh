@@ -1,6 +1,7 @@
-// Host side of one weight format's row products.
+// Host side of one form of the row product.
 #pragma once
 
+#include <algorithm>
 #include <mutex>
 
 #include "backend/cuda/launch.h"
@@ -8,14 +9,32 @@
 
 namespace tensorfold::backend::cuda {
 
-template <WeightFormat Format, int RowTiles, int ChunkGroups>
+template <WeightFormat Format, int RowTiles>
+constexpr int ring_group_bytes(const PackedWeights& weights) {
+  return weights.block_tiles * group_bytes(Format) + RowTiles * 1024;
+}
+
+/// Stages as long as fit; each slice is cut into chunks of about equal length.
+template <WeightFormat Format, int RowTiles>
+ProductRing make_ring(const PackedWeights& weights, const RowProductShape& shape) {
+  ProductRing ring;
+  const int slice_groups = (weights.groups + weights.slices - 1) / weights.slices;
+  const int most = std::max(1, shape.shared_bytes / (shape.stages * ring_group_bytes<Format, RowTiles>(weights)));
+  const int chunks = (slice_groups + most - 1) / most;
+  ring.groups = (slice_groups + chunks - 1) / chunks;
+  ring.stages = shape.stages;
+  return ring;
+}
+
+template <WeightFormat Format, int RowTiles>
 void launch_row_product_as(const RowProduct& product, const RowProductShape& shape, cudaStream_t stream) {
-  using Stage = RowProductStage<Format, RowTiles, ChunkGroups>;
-  const size_t shared = static_cast<size_t>(shape.stages) * (Stage::bytes + 16);
+  const ProductRing ring = make_ring<Format, RowTiles>(product.weights, shape);
+  const int stage = ring.groups * ring_group_bytes<Format, RowTiles>(product.weights);
+  const size_t shared = static_cast<size_t>(ring.stages) * static_cast<size_t>(stage + 16);
   static std::once_flag once;
-  std::call_once(once, [] { allow_shared_memory(row_product_kernel<Format, RowTiles, ChunkGroups>, 226 * 1024); });
-  launch(row_product_kernel<Format, RowTiles, ChunkGroups>, dim3(static_cast<unsigned>(shape.blocks)),
-         dim3((kConsumerWarps + 1) * 32), shared, stream, product, shape.stages);
+  std::call_once(once, [] { allow_shared_memory(row_product_kernel<Format, RowTiles>, 227 * 1024); });
+  launch(row_product_kernel<Format, RowTiles>, dim3(static_cast<unsigned>(shape.blocks)), dim3(kProductThreads), shared,
+         stream, product, ring);
 }
 
 }  // namespace tensorfold::backend::cuda

@@ -158,7 +158,8 @@ CudaVector::CudaVector(std::span<const float> values) : memory(values.size()) {
              "copy a vector to the device");
 }
 
-std::unique_ptr<CudaProjection> load_packed_projection(std::span<const format::Linear> stacked, cudaStream_t stream) {
+std::unique_ptr<CudaProjection> load_packed_projection(std::span<const format::Linear> stacked, int processors,
+                                                       cudaStream_t stream) {
   check(!stacked.empty(), "a projection of nothing");
   int64_t outputs = 0;
   bool packed = true;
@@ -171,21 +172,19 @@ std::unique_ptr<CudaProjection> load_packed_projection(std::span<const format::L
     packed = packed && stays_packed(linear);
   }
   auto projection = std::make_unique<CudaProjection>();
-  PackedWeights& layout = projection->packed;
-  layout.format = packed ? WeightFormat::affine4 : WeightFormat::dense;
-  layout.outputs = static_cast<int32_t>(outputs);
-  layout.paired = stacked.size() == 2 && stacked[0].stack * stacked[0].outputs == stacked[1].stack * stacked[1].outputs;
-  const int64_t tiles = layout.paired != 0 ? (outputs / 2 + 7) / 8 : (outputs + kTileOutputs - 1) / kTileOutputs;
-  layout.blocks = static_cast<int32_t>((tiles + kBlockTiles - 1) / kBlockTiles);
-  layout.groups = static_cast<int32_t>(stacked.front().inputs / kGroupInputs);
-  layout.slices = slice_count(layout.groups);
+  const bool paired =
+      stacked.size() == 2 && stacked[0].stack * stacked[0].outputs == stacked[1].stack * stacked[1].outputs;
+  const auto layout = [&](WeightFormat format) {
+    return make_layout(format, static_cast<int>(outputs), static_cast<int>(stacked.front().inputs), paired, processors);
+  };
+  projection->packed = layout(packed ? WeightFormat::affine4 : WeightFormat::dense);
   DeviceArray<int32_t> overflow(1);
   cuda_check(cudaMemsetAsync(overflow.data(), 0, sizeof(int32_t), stream), "clear a flag");
   pack_all(stacked, *projection, overflow.data(), stream);
   int32_t too_large = 0;
   cuda_check(cudaMemcpy(&too_large, overflow.data(), sizeof too_large, cudaMemcpyDeviceToHost), "read a flag");
   if (too_large != 0) {
-    layout.format = WeightFormat::dense;
+    projection->packed = layout(WeightFormat::dense);
     pack_all(stacked, *projection, overflow.data(), stream);
   }
   for (const format::Linear& linear : stacked) linear.store->release(*linear.weight);
