@@ -1,11 +1,12 @@
 // The 27B's shapes with random weights on a GPU: loading, decoding, windows, prompts, streams. One line a figure.
-//   cuda_model [layers]      (64 by default)
+//   cuda_model [layers [long | profile]]      (64 layers by default; long: with a prompt of 32,768)
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <string>
 #include <vector>
 
 #include "backend/backend.h"
@@ -150,6 +151,14 @@ class Bench {
 int main(int argc, char** argv) try {
   const int layers = argc > 1 ? std::atoi(argv[1]) : 64;
   Bench bench(layers, 2048);
+  if (argc > 2 && std::string(argv[2]) == "profile") {  // one step of each kind, kernel by kernel
+    bench.begin(1, 4096);
+    bench.step(1, 1, true, 1);
+    bench.step(1, 8, false, 8);
+    bench.wait();
+    bench.prompt(2048, 2048);
+    return 0;
+  }
   bench.begin(1, 4096);
   bench.step(1, 32, true, 1);
   bench.rounds("serial decode", 1, 1, true, false);

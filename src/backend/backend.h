@@ -156,7 +156,7 @@ class Backend {
 
   /// Uploads `plan` and runs `forward`, whose operations must all name this plan. Draws, gathers, commits and transfers
   /// stay outside `forward`. A backend may capture what `forward`
-  /// enqueues and replay it for later plans of the same `shape` (a caller's key: same model, same outputs).
+  /// enqueues and replay it for later plans of the same `shape` (a caller's key: same model, cache and tensors).
   virtual void run(const Plan& plan, uint64_t shape, const std::function<void()>& forward) = 0;
 
   // Operations.

@@ -200,9 +200,11 @@ __global__ void __launch_bounds__(kThreads)
   using L = Layout<HeadDim, ItemTiles>;
   extern __shared__ __align__(128) uint8_t memory[];
   allow_next_kernel();
-  wait_for_previous_kernels();
   const int index = first_item + static_cast<int>(blockIdx.x);
-  if (index >= plan.header().attention[a.kind].items) return;
+  if (index >= plan.header().attention[a.kind].items) {
+    wait_for_previous_kernels();
+    return;
+  }
   const int thread = static_cast<int>(threadIdx.x);
   const int warp = thread / 32;
   const int lane = thread % 32;
@@ -218,6 +220,7 @@ __global__ void __launch_bounds__(kThreads)
   const uint32_t base = shared_address(memory);
   const int partition_at = block.item.partition * kPartitionKeys;
   for (int i = thread; i < kPartitionKeys; i += kThreads) pointers[i] = find_key(plan, a, block, partition_at + i);
+  wait_for_previous_kernels();
   for (int i = thread; i < tiles * 16 * (HeadDim / 8); i += kThreads) {
     const int pair = i / (HeadDim / 8);
     const int chunk = i % (HeadDim / 8);

@@ -59,14 +59,16 @@ __device__ void write_head(const AttentionArguments& a, const Activation& from, 
 __global__ void prepare_kernel(PlanView plan, const __grid_constant__ AttentionArguments a) {
   __shared__ float values[kWarps][kMostHeadDim];
   allow_next_kernel();
-  wait_for_previous_kernels();
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int row = static_cast<int>(blockIdx.x);
-  if (row >= plan.header().rows) return;
+  const bool exists = row < plan.header().rows;
   const int queries = a.query.data != nullptr ? a.heads : 0;
   int head = static_cast<int>(blockIdx.y) * kWarps + warp;
-  const int position = plan.positions()[row];
+  const int position = exists ? plan.positions()[row] : 0;
+  uint16_t* keys = exists ? key_row(plan, a, row) : nullptr;
+  wait_for_previous_kernels();
+  if (!exists) return;
   if (head < queries) {
     const int column = head * a.head_dim * (a.gated != 0 ? 2 : 1);
     write_head(a, a.query, row, column, a.query_norm, position, values[warp],
@@ -75,7 +77,7 @@ __global__ void prepare_kernel(PlanView plan, const __grid_constant__ AttentionA
   }
   head -= queries;
   if (head >= 2 * a.kv_heads) return;
-  uint16_t* to = key_row(plan, a, row) + static_cast<int64_t>(head) * a.head_dim;
+  uint16_t* to = keys + static_cast<int64_t>(head) * a.head_dim;
   if (head < a.kv_heads) {
     write_head(a, a.key, row, head * a.head_dim, a.key_norm, position, values[warp], to, lane);
   } else {
@@ -87,12 +89,13 @@ __global__ void prepare_kernel(PlanView plan, const __grid_constant__ AttentionA
 
 __global__ void merge_kernel(PlanView plan, int first_row, const __grid_constant__ AttentionArguments a) {
   allow_next_kernel();
-  wait_for_previous_kernels();
   const int row = first_row + static_cast<int>(blockIdx.x);
-  if (row >= plan.header().rows) return;
+  const bool exists = row < plan.header().rows;
   const auto head = static_cast<int>(blockIdx.y);
   const auto at = static_cast<int>(threadIdx.x);
-  const AttentionRow where = plan.attention_rows(a.kind)[row];
+  const AttentionRow where = exists ? plan.attention_rows(a.kind)[row] : AttentionRow{};
+  wait_for_previous_kernels();
+  if (!exists) return;
   const int64_t first = where.slot - where.first_partition;
   float largest = -INFINITY;
 #pragma unroll 8

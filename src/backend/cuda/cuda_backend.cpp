@@ -1,7 +1,6 @@
 #include "backend/cuda/cuda_backend.h"
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
 #include <cstring>
 
@@ -13,7 +12,6 @@ namespace {
 constexpr size_t kPlanWords = 8ULL << 20;
 constexpr int64_t kMostSlots = 16384;  // partial attention results of a row
 constexpr int32_t kMostGraphRows = kMostRowsAProduct;
-std::atomic<uint64_t> workspace_growths{0};
 
 int32_t row_bucket(int32_t rows) {
   for (const int32_t bucket : {0, 1, 8, 16}) {
@@ -24,10 +22,8 @@ int32_t row_bucket(int32_t rows) {
 
 }  // namespace
 
-uint64_t Workspace::growths() { return workspace_growths; }
-
 void Workspace::grow(size_t bytes) {
-  workspace_growths += 1;
+  count_memory_change();
   memory_ = DeviceArray<uint8_t>();
   memory_ = DeviceArray<uint8_t>(bytes + bytes / 4);
   cuda_check(cudaMemset(memory_.data(), 0, memory_.bytes()), "clear a workspace");
@@ -90,6 +86,7 @@ std::unique_ptr<Vector> CudaBackend::load_vector(std::span<const float> values) 
 }
 
 OwnedTensor CudaBackend::allocate(int64_t rows, int64_t width, Precision precision) {
+  count_memory_change();
   auto buffer = std::make_unique<CudaBuffer>();
   buffer->bf16 = precision == Precision::product;
   const int64_t stride = buffer->bf16 ? (width + 63) / 64 * 64 : width;
@@ -114,7 +111,6 @@ std::unique_ptr<Cache> CudaBackend::make_cache(const CacheLayout& layout, const 
 Activation CudaBackend::activation(const Tensor& tensor) const {
   if (!tensor) return {};
   const auto& buffer = dynamic_cast<const CudaBuffer&>(*tensor.buffer);
-  check(!buffer.bf16 || tensor.offset % 8 == 0, "columns of bf16 activations begin at a multiple of 8");
   return {buffer.memory.data(), tensor.stride, tensor.offset, tensor.width, buffer.bf16 ? 1 : 0};
 }
 
@@ -182,9 +178,9 @@ void CudaBackend::run(const Plan& plan, uint64_t shape, const std::function<void
   }
   const Extent own = extent_;
   extent_ = bucket();
-  if (Workspace::growths() != growths_seen_) {
+  if (memory_changes() != changes_seen_) {
     drop_graphs();
-    growths_seen_ = Workspace::growths();
+    changes_seen_ = memory_changes();
   }
   Graph& graph = graphs_[{shape, extent_}];
   if (!graph.warm) {

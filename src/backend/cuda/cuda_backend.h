@@ -23,6 +23,10 @@ namespace tensorfold::backend::cuda {
 
 class CudaBuffer : public Buffer {
  public:
+  CudaBuffer() = default;
+  ~CudaBuffer() override { count_memory_change(); }
+  CudaBuffer(const CudaBuffer&) = delete;
+  CudaBuffer& operator=(const CudaBuffer&) = delete;
   DeviceArray<uint8_t> memory;
   bool bf16 = false;
 };
@@ -35,8 +39,6 @@ class Workspace {
     if (memory_.size() < count * sizeof(T)) grow(count * sizeof(T));
     return reinterpret_cast<T*>(memory_.data());
   }
-  /// Counts the growths of all workspaces.
-  static uint64_t growths();
 
  private:
   void grow(size_t bytes);
@@ -155,7 +157,7 @@ class CudaBackend : public Backend {
   uint64_t shape_ = 0;
   std::map<uint64_t, std::vector<AttentionKind>> kinds_;
   std::map<GraphKey, Graph> graphs_;
-  uint64_t growths_seen_ = 0;
+  uint64_t changes_seen_ = 0;
 
   Workspace product_rows_;
   Workspace partials_;

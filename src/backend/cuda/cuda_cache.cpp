@@ -8,6 +8,7 @@ namespace tensorfold::backend::cuda {
 
 CudaCache::CudaCache(const CacheLayout& layout, const CacheSize& size)
     : layout_(layout), size_(size), records_(std::clamp(size.window_rows, 1, kMostWindowRows)) {
+  count_memory_change();
   paged_.resize(layout.entries.size());
   states_.resize(layout.entries.size());
   for (size_t i = 0; i < layout.entries.size(); ++i) {

@@ -37,6 +37,9 @@ struct StateMemory {
 class CudaCache : public Cache {
  public:
   CudaCache(const CacheLayout& layout, const CacheSize& size);
+  ~CudaCache() override { count_memory_change(); }
+  CudaCache(const CudaCache&) = delete;
+  CudaCache& operator=(const CudaCache&) = delete;
   [[nodiscard]] const CacheLayout& layout() const override { return layout_; }
   [[nodiscard]] const CacheSize& size() const override { return size_; }
   [[nodiscard]] int64_t page_bytes() const override;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <utility>
 
 #include <cuda_runtime.h>
@@ -9,6 +10,10 @@
 #include "backend/cuda/cuda_error.h"
 
 namespace tensorfold::backend::cuda {
+
+/// Counts creations and ends of memory that captured graphs may name: a change makes all graphs stale.
+void count_memory_change();
+uint64_t memory_changes();
 
 /// `count` values in device memory, uninitialised. Throws Error(capacity) when memory ends.
 template <typename T>

@@ -24,60 +24,81 @@ __device__ inline float warp_sum(float value) {
   return value;
 }
 
-/// The raw input `back` tokens before `row` on its own path.
-__device__ float raw_input(const PlanView& plan, const GatedDeltaArguments& a, const DeviceSequence& sequence, int row,
-                           int back, int channel) {
-  const int* parents = plan.parents();
-  while (back > 0 && row >= 0) {
-    row = parents[row];
-    back -= 1;
-    if (row < 0) break;
+constexpr int kMostTaps = 8;
+
+/// Where the raw inputs of a row's convolution lie, oldest first: rows of the plan, or tail rows t as -1 - t.
+struct Taps {
+  int source[kMostTaps];
+};
+
+__device__ inline Taps find_taps(const int32_t* parents, int kernel, int row) {
+  Taps taps;
+  int beyond = 0;  // tokens before the window's root
+#pragma unroll
+  for (int back = 0; back < kMostTaps; ++back) {
+    if (back >= kernel) break;
+    // `beyond` 1 is the last committed token: the tail's last row.
+    taps.source[back] = row >= 0 ? row : -1 - (kernel - 1 - beyond);
+    if (row >= 0) row = parents[row];
+    if (row < 0) beyond += 1;
   }
-  if (row >= 0) return __bfloat162float(__float2bfloat16_rn(a.mixed.get(row, channel)));  // as tails keep it
-  // `back` tokens before the last committed one.
-  const int kept = a.shape.kernel - 1;
-  const int64_t channels = channels_of(a.shape);
-  return from_bits(
-      a.tails[(static_cast<int64_t>(sequence.state_slot) * kept + (kept - 1 - back)) * channels + channel]);
+  return taps;
 }
 
 /// One warp a (row, vector): query and key heads are convolved and normed, value heads convolved; the gates of a value
 /// head ride with it.
 __global__ void inputs_kernel(PlanView plan, const __grid_constant__ GatedDeltaArguments a) {
   allow_next_kernel();
-  wait_for_previous_kernels();
   const int row = static_cast<int>(blockIdx.x);
-  if (row >= plan.header().rows) return;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int vector = static_cast<int>(blockIdx.y) * 4 + static_cast<int>(threadIdx.x) / 32;
   const GatedDeltaShape& shape = a.shape;
-  if (vector >= 2 * shape.key_heads + shape.value_heads) return;
-  const DeviceSequence sequence = plan.sequences()[plan.owner()[row]];
+  const bool exists = row < plan.header().rows && vector < 2 * shape.key_heads + shape.value_heads;
+  DeviceSequence sequence{};
+  Taps taps{};
+  int record = -1;
+  if (exists) {
+    sequence = plan.sequences()[plan.owner()[row]];
+    taps = find_taps(plan.parents(), shape.kernel, row);
+    record = plan.records()[row];
+  }
+  wait_for_previous_kernels();
+  if (!exists) return;
   const bool is_value = vector >= 2 * shape.key_heads;
   const int dim = is_value ? shape.value_dim : shape.key_dim;
   const int first = is_value ? 2 * shape.key_heads * shape.key_dim + (vector - 2 * shape.key_heads) * shape.value_dim
                              : vector * shape.key_dim;
   const int64_t step_values = channels_of(shape) + 2 * shape.value_heads;
-  const int record = plan.records()[row];
   float* to = a.steps + row * step_values;
   float* to_record = record >= 0 ? a.record_steps + record * step_values : nullptr;
   const auto write = [&](int64_t at, float value) {
     to[at] = value;
     if (to_record != nullptr) to_record[at] = value;
   };
+  const int64_t channels = channels_of(shape);
+  const uint16_t* tail = a.tails + static_cast<int64_t>(sequence.state_slot) * (shape.kernel - 1) * channels;
   float values[8];  // dim <= 256
   float sum = 0.0F;
-  for (int i = 0; i * 32 < dim; ++i) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    if (i * 32 >= dim) break;
     const int channel = first + i * 32 + lane;
-    float value = 0.0F;
-    for (int tap = 0; tap < shape.kernel; ++tap) {
-      const int back = shape.kernel - 1 - tap;
-      value = fmaf(a.convolution[static_cast<int64_t>(channel) * shape.kernel + tap],
-                   raw_input(plan, a, sequence, row, back, channel), value);
+    float raw[kMostTaps];
+#pragma unroll
+    for (int back = 0; back < kMostTaps; ++back) {
+      if (back >= shape.kernel) break;
+      const int source = taps.source[back];
+      raw[back] = source >= 0 ? __bfloat162float(__float2bfloat16_rn(a.mixed.get(source, channel)))
+                              : from_bits(tail[(-1 - source) * channels + channel]);
     }
-    if (record >= 0)
-      a.record_raw[record * channels_of(shape) + channel] =
-          __bfloat16_as_ushort(__float2bfloat16_rn(a.mixed.get(row, channel)));
+    float value = 0.0F;
+#pragma unroll
+    for (int back = kMostTaps - 1; back >= 0; --back) {
+      if (back >= shape.kernel) continue;
+      value = fmaf(a.convolution[static_cast<int64_t>(channel) * shape.kernel + shape.kernel - 1 - back], raw[back],
+                   value);
+    }
+    if (record >= 0) a.record_raw[record * channels + channel] = __bfloat16_as_ushort(__float2bfloat16_rn(raw[0]));
     values[i] = silu(value);
     sum = fmaf(values[i], values[i], sum);
   }
@@ -87,7 +108,10 @@ __global__ void inputs_kernel(PlanView plan, const __grid_constant__ GatedDeltaA
     const float root = sqrtf(width);
     scale = rsqrtf(warp_sum(sum) / width + a.key_epsilon) / (vector < shape.key_heads ? width : root);
   }
-  for (int i = 0; i * 32 < dim; ++i) write(first + i * 32 + lane, is_value ? values[i] : values[i] * scale);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    if (i * 32 < dim) write(first + i * 32 + lane, is_value ? values[i] : values[i] * scale);
+  }
   if (is_value && lane == 0) {
     const int head = vector - 2 * shape.key_heads;
     const float shifted = a.decay.get(row, head) + a.decay_bias[head];
@@ -206,45 +230,107 @@ __device__ inline StepInputs load_inputs(const float* row, const GatedDeltaShape
   return in;
 }
 
+/// Inputs of a stretch of rows in shared memory: query, key, this block's values, decay and beta.
+constexpr int kStretch = 16;
+constexpr int kInputValues = 2 * kKeyDim + kRowsABlock + 4;
+
+__device__ inline void copy_words(float* to, const float* from, int bytes) {
+  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  if (bytes == 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(at), "l"(from) : "memory");
+}
+
+__device__ inline void load_stretch(float (&to)[kStretch][kInputValues], const float* steps, int64_t step_values,
+                                    int first, int end, const GatedDeltaShape& shape, int head, int part) {
+  constexpr int pieces = (2 * kKeyDim + kRowsABlock) / 4 + 2;
+  const int key_head = head / (shape.value_heads / shape.key_heads);
+  for (int i = static_cast<int>(threadIdx.x); i < kStretch * pieces; i += kWarpsAStep * 32) {
+    const int row = i / pieces;
+    const int piece = i % pieces;
+    if (first + row >= end) break;
+    const float* from = steps + (first + row) * step_values;
+    if (piece < kKeyDim / 4) {
+      copy_words(&to[row][piece * 4], from + key_head * kKeyDim + piece * 4, 16);
+    } else if (piece < kKeyDim / 2) {
+      const int at = piece - kKeyDim / 4;
+      copy_words(&to[row][kKeyDim + at * 4], from + (shape.key_heads + key_head) * kKeyDim + at * 4, 16);
+    } else if (piece < pieces - 2) {
+      const int at = piece - kKeyDim / 2;
+      copy_words(&to[row][2 * kKeyDim + at * 4],
+                 from + 2 * shape.key_heads * kKeyDim + head * shape.value_dim + part * kRowsABlock + at * 4, 16);
+    } else {
+      const int which = piece - (pieces - 2);
+      copy_words(&to[row][2 * kKeyDim + kRowsABlock + which],
+                 from + channels_of(shape) + which * shape.value_heads + head, 4);
+    }
+  }
+}
+
+__device__ inline StepInputs read_inputs(const float (&row)[kInputValues], const Place& place, int part) {
+  StepInputs in;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    in.query[i] = *reinterpret_cast<const float4*>(&row[i * 32 + place.lane * 4]);
+    in.key[i] = *reinterpret_cast<const float4*>(&row[kKeyDim + i * 32 + place.lane * 4]);
+  }
+  in.value[0] = row[2 * kKeyDim + place.rows[0] - part * kRowsABlock];
+  in.value[1] = row[2 * kKeyDim + place.rows[1] - part * kRowsABlock];
+  in.decay = row[2 * kKeyDim + kRowsABlock];
+  in.beta = row[2 * kKeyDim + kRowsABlock + 1];
+  return in;
+}
+
 /// Block: one sequence, one value head, 32 value rows; walks the sequence's rows in order.
-__global__ void __launch_bounds__(kWarpsAStep * 32)
-    steps_kernel(PlanView plan, const __grid_constant__ GatedDeltaArguments a) {
+__global__ void __launch_bounds__(kWarpsAStep * 32) steps_kernel(PlanView plan,
+                                                                 const __grid_constant__ GatedDeltaArguments a) {
+  __shared__ __align__(16) float inputs[2][kStretch][kInputValues];
   allow_next_kernel();
-  wait_for_previous_kernels();
-  if (static_cast<int>(blockIdx.x) >= plan.header().sequences) return;
-  const DeviceSequence sequence = plan.sequences()[blockIdx.x];
-  const Place place = find_place(a.shape, static_cast<int>(blockIdx.z));
+  const bool exists = static_cast<int>(blockIdx.x) < plan.header().sequences;
+  const DeviceSequence sequence = exists ? plan.sequences()[blockIdx.x] : DeviceSequence{};
+  const auto part = static_cast<int>(blockIdx.z);
+  const Place place = find_place(a.shape, part);
   const int64_t step_values = channels_of(a.shape) + 2 * a.shape.value_heads;
-  const int* parents = plan.parents();
+  const int32_t* parents = plan.parents();
   State state;
-  load_state(state, a.states, a.shape, sequence.state_slot, place);
+  // Committed states were written before this plan was uploaded: they need not wait for the previous kernel.
+  if (exists) load_state(state, a.states, a.shape, sequence.state_slot, place);
+  wait_for_previous_kernels();
+  if (!exists) return;
   int current = -1;
   const int end = sequence.first_row + sequence.row_count;
-  StepInputs next{};
-  if (sequence.row_count > 0) next = load_inputs(a.steps + sequence.first_row * step_values, a.shape, place);
-  for (int row = sequence.first_row; row < end; ++row) {
-    const StepInputs in = next;
-    if (row + 1 < end) next = load_inputs(a.steps + (row + 1) * step_values, a.shape, place);
-    if (parents[row] != current) {
-      // A branch: the parent's state again, from the committed one along the parent's path.
-      load_state(state, a.states, a.shape, sequence.state_slot, place);
-      int depth = 0;
-      for (int up = parents[row]; up >= 0; up = parents[up]) ++depth;
-      for (int i = depth; i > 0; --i) {
-        int ancestor = row;
-        for (int j = 0; j < i; ++j) ancestor = parents[ancestor];
-        step(state, load_inputs(a.steps + ancestor * step_values, a.shape, place));
+  load_stretch(inputs[0], a.steps, step_values, sequence.first_row, end, a.shape, place.head, part);
+  asm volatile("cp.async.commit_group;" ::: "memory");
+  for (int first = sequence.first_row, turn = 0; first < end; first += kStretch, turn ^= 1) {
+    load_stretch(inputs[turn ^ 1], a.steps, step_values, first + kStretch, end, a.shape, place.head, part);
+    asm volatile("cp.async.commit_group;\ncp.async.wait_group 1;" ::: "memory");
+    __syncthreads();
+    const int last = first + kStretch < end ? first + kStretch : end;
+    for (int row = first; row < last; ++row) {
+      const StepInputs in = read_inputs(inputs[turn][row - first], place, part);
+      if (sequence.keep_all == 0 && parents[row] != current) {
+        // A branch: the parent's state again, from the committed one along the parent's path.
+        load_state(state, a.states, a.shape, sequence.state_slot, place);
+        int depth = 0;
+        for (int up = parents[row]; up >= 0; up = parents[up]) ++depth;
+        for (int i = depth; i > 0; --i) {
+          int ancestor = row;
+          for (int j = 0; j < i; ++j) ancestor = parents[ancestor];
+          step(state, load_inputs(a.steps + ancestor * step_values, a.shape, place));
+        }
+      }
+      step(state, in);
+      current = row;
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float out = dot(state.s[r], in.query);
+        if (place.lane == 0)
+          a.outputs[(static_cast<int64_t>(row) * a.shape.value_heads + place.head) * a.shape.value_dim +
+                    place.rows[r]] = out;
       }
     }
-    step(state, in);
-    current = row;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float out = dot(state.s[r], in.query);
-      if (place.lane == 0)
-        a.outputs[(static_cast<int64_t>(row) * a.shape.value_heads + place.head) * a.shape.value_dim + place.rows[r]] =
-            out;
-    }
+    __syncthreads();
   }
   if (sequence.keep_all != 0) store_state(state, a.states, a.shape, sequence.state_slot, place);
 }
@@ -252,9 +338,10 @@ __global__ void __launch_bounds__(kWarpsAStep * 32)
 /// One warp a (row, value head): silu(z) * RMSNorm(o). Rows that keep all also move the convolution's tail.
 __global__ void outputs_kernel(PlanView plan, const __grid_constant__ GatedDeltaArguments a) {
   allow_next_kernel();
-  wait_for_previous_kernels();
   const int row = static_cast<int>(blockIdx.x);
-  if (row >= plan.header().rows) return;
+  const bool exists = row < plan.header().rows;
+  wait_for_previous_kernels();
+  if (!exists) return;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int head = static_cast<int>(blockIdx.y) * 4 + static_cast<int>(threadIdx.x) / 32;
   if (head >= a.shape.value_heads) return;
@@ -328,7 +415,7 @@ unsigned blocks_of(int64_t count, int a_block) { return static_cast<unsigned>((c
 }  // namespace
 
 bool gated_delta_supports(const GatedDeltaShape& shape) {
-  return shape.key_dim == kKeyDim && shape.value_dim % kRowsABlock == 0 && shape.value_dim <= 256;
+  return shape.key_dim == kKeyDim && shape.kernel <= kMostTaps && shape.value_dim % kRowsABlock == 0 && shape.value_dim <= 256;
 }
 
 void launch_gated_delta(const int32_t* plan, int rows, int sequences, const GatedDeltaArguments& arguments,

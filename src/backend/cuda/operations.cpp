@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/prompt_product.h"
 #include "base/error.h"
 
 namespace tensorfold::backend::cuda {
@@ -21,6 +22,7 @@ void CudaBackend::embed(const Plan&, const Embedding& table, float scale, Tensor
 }
 
 void CudaBackend::rms_norm(const Plan&, const RmsNorm& a) {
+  check(a.input.width % 4 == 0, "a normed row is a multiple of 4 values wide");
   check(values_of(a.weight) != nullptr && a.weight->size() == a.input.width && a.output.width == a.input.width,
         "a norm's weight is as wide as its rows");
   launch_rms_norm(plan_memory_.data(), rows_of(a.rows), a.rows == RowSet::logits, activation(a.input),
@@ -36,7 +38,7 @@ void CudaBackend::copy(const Plan&, Tensor input, Tensor output) {
 Activation CudaBackend::product_input(const Project& a, int32_t rows) {
   const Activation given = activation(a.input);
   const bool logits = a.rows == RowSet::logits;
-  if (a.norm == nullptr && !logits && given.bf16 != 0) return given;
+  if (a.norm == nullptr && !logits && given.bf16 != 0 && given.offset % 8 == 0) return given;
   const int64_t all_rows = (rows + 127) / 128 * 128;
   const Activation scratch{product_rows_.get<uint16_t>(static_cast<size_t>(all_rows * given.width)), given.width, 0,
                            given.width, 1};
@@ -73,6 +75,10 @@ void CudaBackend::product(const Project& a, Activation input, int32_t rows) {
   const RowProductShape shape{processors_, 98304, 2};
   p.partials = partials_.get<float>(row_product_partials(weights, 4));
   p.arrivals = arrivals_.get<uint32_t>(row_product_arrivals(weights));
+  if (rows > kMostRowsAProduct) {
+    launch_prompt_product(p, rows, stream_);
+    return;
+  }
   for (int32_t first = 0; first < rows; first += kMostRowsAProduct) {
     p.first_row = first;
     launch_row_product(p, row_tiles_of(std::min(rows - first, kMostRowsAProduct)), shape, stream_);

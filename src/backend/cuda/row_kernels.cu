@@ -11,10 +11,11 @@ constexpr int kThreads = 256;
 
 __global__ void embed_kernel(PlanView plan, EmbeddingTable table, float scale, Activation output) {
   allow_next_kernel();
-  wait_for_previous_kernels();
   const auto row = static_cast<int>(blockIdx.x);
-  if (row >= plan.header().rows) return;
-  const int token = plan.tokens()[row];
+  const bool exists = row < plan.header().rows;
+  const int token = exists ? plan.tokens()[row] : 0;
+  wait_for_previous_kernels();
+  if (!exists) return;
   for (int i = static_cast<int>(threadIdx.x); i < table.source.inputs; i += kThreads) {
     const bool known = token >= 0 && token < table.vocabulary;
     const float value = known ? __bfloat162float(weight_at(table.source, token, i)) : 0.0F;
@@ -35,26 +36,58 @@ __device__ float block_sum(float value) {
   return sum;
 }
 
-/// Thread t takes values 4t..4t+3, 4t+1024.., in order; then the fixed tree.
+/// Four neighbouring values; `column` a multiple of 4 inside the row.
+__device__ inline float4 get_four(const Activation& from, int row, int column) {
+  if (from.bf16 == 0 && (from.stride + from.offset) % 4 == 0 && from.stride % 4 == 0)
+    return *reinterpret_cast<const float4*>(static_cast<const float*>(from.data) + row * from.stride + from.offset +
+                                            column);
+  return {from.get(row, column), from.get(row, column + 1), from.get(row, column + 2), from.get(row, column + 3)};
+}
+
+__device__ inline void set_four(const Activation& to, int row, int column, const float4& values) {
+  if (to.bf16 != 0 && to.offset % 4 == 0) {
+    const __nv_bfloat162 pairs[2] = {__floats2bfloat162_rn(values.x, values.y), __floats2bfloat162_rn(values.z, values.w)};
+    *reinterpret_cast<uint2*>(static_cast<__nv_bfloat16*>(to.data) + tile_index(row, to.offset + column, to.stride)) =
+        *reinterpret_cast<const uint2*>(pairs);
+    return;
+  }
+  to.set(row, column, values.x);
+  to.set(row, column + 1, values.y);
+  to.set(row, column + 2, values.z);
+  to.set(row, column + 3, values.w);
+}
+
+/// Thread t takes values 4t..4t+3, 4t+1024.., in order; then the fixed tree. Widths are multiples of 4.
 __global__ void rms_norm_kernel(PlanView plan, int logit_rows, Activation input, const float* weight, float epsilon,
                                 Activation output) {
   allow_next_kernel();
-  wait_for_previous_kernels();
   const auto row = static_cast<int>(blockIdx.x);
-  if (row >= (logit_rows != 0 ? plan.header().logit_rows : plan.header().rows)) return;
-  const int from = logit_rows != 0 ? plan.logit_rows()[row] : row;
+  const bool exists = row < (logit_rows != 0 ? plan.header().logit_rows : plan.header().rows);
+  const int from = logit_rows != 0 && exists ? plan.logit_rows()[row] : row;
   const auto width = static_cast<int>(input.width);
-  constexpr int most_steps = 8;  // values kept in registers: 8 * 1,024; wider rows are read twice
-  float kept[most_steps][4];
+  const int first = static_cast<int>(threadIdx.x) * 4;
+  constexpr int most_steps = 6;  // values kept in registers: 6 * 1,024; those beyond are read twice
+  float4 gains[most_steps];
+#pragma unroll
+  for (int step = 0; step < most_steps; ++step) {
+    const int at = first + step * kThreads * 4;
+    if (at < width) gains[step] = *reinterpret_cast<const float4*>(weight + at);
+  }
+  wait_for_previous_kernels();
+  if (!exists) return;
+  float4 kept[most_steps];
   float sum = 0.0F;
 #pragma unroll
   for (int step = 0; step < most_steps; ++step) {
+    const int at = first + step * kThreads * 4;
+    kept[step] = at < width ? get_four(input, from, at) : float4{0.0F, 0.0F, 0.0F, 0.0F};
+  }
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int at = step * kThreads * 4 + static_cast<int>(threadIdx.x) * 4 + i;
-      kept[step][i] = at < width ? input.get(from, at) : 0.0F;
-      sum = fmaf(kept[step][i], kept[step][i], sum);
-    }
+  for (int step = 0; step < most_steps; ++step) {
+    sum = fmaf(kept[step].x, kept[step].x, sum);
+    sum = fmaf(kept[step].y, kept[step].y, sum);
+    sum = fmaf(kept[step].z, kept[step].z, sum);
+    sum = fmaf(kept[step].w, kept[step].w, sum);
   }
   for (int at = most_steps * kThreads * 4 + static_cast<int>(threadIdx.x); at < width; at += kThreads) {
     const float value = input.get(from, at);
@@ -63,11 +96,11 @@ __global__ void rms_norm_kernel(PlanView plan, int logit_rows, Activation input,
   const float scale = rsqrtf(block_sum(sum) / static_cast<float>(width) + epsilon);
 #pragma unroll
   for (int step = 0; step < most_steps; ++step) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int at = step * kThreads * 4 + static_cast<int>(threadIdx.x) * 4 + i;
-      if (at < width) output.set(row, at, kept[step][i] * scale * weight[at]);
-    }
+    const int at = first + step * kThreads * 4;
+    if (at >= width) continue;
+    const float4& x = kept[step];
+    const float4& g = gains[step];
+    set_four(output, row, at, {x.x * scale * g.x, x.y * scale * g.y, x.z * scale * g.z, x.w * scale * g.w});
   }
   for (int at = most_steps * kThreads * 4 + static_cast<int>(threadIdx.x); at < width; at += kThreads)
     output.set(row, at, input.get(from, at) * scale * weight[at]);
@@ -75,10 +108,11 @@ __global__ void rms_norm_kernel(PlanView plan, int logit_rows, Activation input,
 
 __global__ void copy_kernel(PlanView plan, int logit_rows, Activation input, Activation output) {
   allow_next_kernel();
-  wait_for_previous_kernels();
   const auto row = static_cast<int>(blockIdx.x);
-  if (row >= (logit_rows != 0 ? plan.header().logit_rows : plan.header().rows)) return;
-  const int from = logit_rows != 0 ? plan.logit_rows()[row] : row;
+  const bool exists = row < (logit_rows != 0 ? plan.header().logit_rows : plan.header().rows);
+  const int from = logit_rows != 0 && exists ? plan.logit_rows()[row] : row;
+  wait_for_previous_kernels();
+  if (!exists) return;
   for (int i = static_cast<int>(threadIdx.x); i < input.width; i += kThreads) output.set(row, i, input.get(from, i));
 }
 

@@ -8,6 +8,7 @@
 
 #include "backend/cuda/async_copy.cuh"
 #include "backend/cuda/matrix_unit.cuh"
+#include "backend/cuda/product_outputs.cuh"
 #include "backend/cuda/row_product.h"
 
 namespace tensorfold::backend::cuda {
@@ -214,42 +215,6 @@ __device__ inline bool add_slices(const RowProduct& p, float (&sum)[RowTiles][4]
   return true;
 }
 
-template <int RowTiles>
-__device__ inline void write_outputs(const RowProduct& p, const float (&sum)[RowTiles][4], int tile, int exist,
-                                     int lane) {
-  const bool add = p.epilogue == ProductEpilogue::add;
-  const bool swiglu = p.epilogue == ProductEpilogue::swiglu;
-  int columns[2] = {tile * kTileOutputs + lane / 4, tile * kTileOutputs + lane / 4 + 8};
-  if (p.weights.paired != 0) {
-    const int half = p.weights.outputs / 2;
-    columns[0] = tile * 8 + lane / 4;
-    columns[1] = columns[0] < half ? columns[0] + half : p.weights.outputs;
-    if (columns[0] >= half) columns[0] = p.weights.outputs;
-  }
-  float before[RowTiles][4] = {};
-  if (add) {
-#pragma unroll
-    for (int n = 0; n < RowTiles; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int row = n * 8 + (lane % 4) * 2 + i % 2;
-        if (row < exist && columns[i / 2] < p.weights.outputs)
-          before[n][i] = p.output.get(p.first_row + row, columns[i / 2]);
-      }
-  }
-#pragma unroll
-  for (int n = 0; n < RowTiles; ++n)
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int row = n * 8 + (lane % 4) * 2 + i % 2;
-      const int column = columns[i / 2];
-      if (row >= exist || column >= p.weights.outputs || (swiglu && i >= 2)) continue;
-      float value = add ? before[n][i] + sum[n][i] : sum[n][i];
-      if (swiglu) value = value / (1.0F + __expf(-value)) * sum[n][(i + 2) % 4];
-      p.output.set(p.first_row + row, column, value);
-    }
-}
-
 template <WeightFormat Format, int RowTiles>
 __device__ inline void consume(const RowProduct& p, const ProductRing& ring, const uint8_t* memory, uint32_t full,
                                uint32_t empty, int begin, int end, int warp, int lane) {
@@ -287,7 +252,7 @@ __device__ inline void consume(const RowProduct& p, const ProductRing& ring, con
       const int tile = pass.block * p.weights.block_tiles + warp + t * kProductWarps;
       if (t >= own_tiles || tile >= p.weights.tiles) break;
       if (p.weights.slices > 1 && !add_slices<RowTiles>(p, sum[t], pass.slice, tile, lane)) continue;
-      write_outputs<RowTiles>(p, sum[t], tile, exist, lane);
+      write_outputs<RowTiles>(p, sum[t], tile, p.first_row, exist, lane);
     }
   }
 }
