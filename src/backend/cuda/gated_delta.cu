@@ -8,8 +8,8 @@ namespace tensorfold::backend::cuda {
 namespace {
 
 constexpr int kKeyDim = 128;    // of the step: 8 lanes of 16 key values
-constexpr int kWarpsAStep = 4;  // warps of a step block
-constexpr int kRowsAWarp = 8;   // value rows: 4 groups of 8 lanes, two rows each
+constexpr int kWarpsAStep = 8;  // warps of a step block
+constexpr int kRowsAWarp = 4;   // value rows: one for each group of 8 lanes
 constexpr int kRowsABlock = kWarpsAStep * kRowsAWarp;
 
 __host__ __device__ inline int64_t channels_of(const GatedDeltaShape& shape) {
@@ -121,15 +121,15 @@ __global__ void inputs_kernel(PlanView plan, const __grid_constant__ GatedDeltaA
   }
 }
 
-/// Two value rows' states of one lane: key values 32 i + 4 j + c for lane j of 8, i, c < 4.
+/// One value row's state, as one of its 8 lanes holds it: key values 32 i + 4 j + c for lane j, i, c < 4.
 struct State {
-  float s[2][16];
+  float s[16];
 };
 
 struct StepInputs {
   float4 key[4];
   float4 query[4];
-  float value[2];
+  float value;
   float decay;
   float beta;
 };
@@ -154,17 +154,14 @@ __device__ inline float dot(const float (&s)[16], const float4 (&v)[4]) {
 /// S = g S; delta = beta (v - S k); S = S + delta k^T.
 __device__ inline void step(State& state, const StepInputs& in) {
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
+  for (int i = 0; i < 16; ++i) state.s[i] *= in.decay;
+  const float delta = in.beta * (in.value - dot(state.s, in.key));
 #pragma unroll
-    for (int i = 0; i < 16; ++i) state.s[r][i] *= in.decay;
-    const float delta = in.beta * (in.value[r] - dot(state.s[r], in.key));
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      state.s[r][i * 4] = fmaf(delta, in.key[i].x, state.s[r][i * 4]);
-      state.s[r][i * 4 + 1] = fmaf(delta, in.key[i].y, state.s[r][i * 4 + 1]);
-      state.s[r][i * 4 + 2] = fmaf(delta, in.key[i].z, state.s[r][i * 4 + 2]);
-      state.s[r][i * 4 + 3] = fmaf(delta, in.key[i].w, state.s[r][i * 4 + 3]);
-    }
+  for (int i = 0; i < 4; ++i) {
+    state.s[i * 4] = fmaf(delta, in.key[i].x, state.s[i * 4]);
+    state.s[i * 4 + 1] = fmaf(delta, in.key[i].y, state.s[i * 4 + 1]);
+    state.s[i * 4 + 2] = fmaf(delta, in.key[i].z, state.s[i * 4 + 2]);
+    state.s[i * 4 + 3] = fmaf(delta, in.key[i].w, state.s[i * 4 + 3]);
   }
 }
 
@@ -172,8 +169,8 @@ __device__ inline void step(State& state, const StepInputs& in) {
 struct Place {
   int head;
   int key_head;
-  int lane;     // of 8
-  int rows[2];  // value rows
+  int lane;  // of 8
+  int row;   // value row
 };
 
 __device__ inline Place find_place(const GatedDeltaShape& shape, int part) {
@@ -181,36 +178,30 @@ __device__ inline Place find_place(const GatedDeltaShape& shape, int part) {
   place.head = static_cast<int>(blockIdx.y);
   place.key_head = place.head / (shape.value_heads / shape.key_heads);
   place.lane = static_cast<int>(threadIdx.x) % 8;
-  const int first = part * kRowsABlock + static_cast<int>(threadIdx.x) / 8;
-  place.rows[0] = first;
-  place.rows[1] = first + kRowsABlock / 2;
+  place.row = part * kRowsABlock + static_cast<int>(threadIdx.x) / 8;
   return place;
+}
+
+/// Where this lane's four quarters of a state row begin; they lie 32 values apart.
+__device__ inline int64_t state_at(const GatedDeltaShape& shape, int slot, const Place& place) {
+  return ((static_cast<int64_t>(slot) * shape.value_heads + place.head) * shape.value_dim + place.row) * kKeyDim +
+         place.lane * 4;
 }
 
 __device__ inline void load_state(State& state, const float* states, const GatedDeltaShape& shape, int slot,
                                   const Place& place) {
+  const float* from = states + state_at(shape, slot, place);
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const float* from =
-        states +
-        ((static_cast<int64_t>(slot) * shape.value_heads + place.head) * shape.value_dim + place.rows[r]) * kKeyDim;
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      *reinterpret_cast<float4*>(&state.s[r][i * 4]) = *reinterpret_cast<const float4*>(from + i * 32 + place.lane * 4);
-  }
+  for (int i = 0; i < 4; ++i)
+    *reinterpret_cast<float4*>(&state.s[i * 4]) = *reinterpret_cast<const float4*>(from + i * 32);
 }
 
 __device__ inline void store_state(const State& state, float* states, const GatedDeltaShape& shape, int slot,
                                    const Place& place) {
+  float* to = states + state_at(shape, slot, place);
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    float* to =
-        states +
-        ((static_cast<int64_t>(slot) * shape.value_heads + place.head) * shape.value_dim + place.rows[r]) * kKeyDim;
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      *reinterpret_cast<float4*>(to + i * 32 + place.lane * 4) = *reinterpret_cast<const float4*>(&state.s[r][i * 4]);
-  }
+  for (int i = 0; i < 4; ++i)
+    *reinterpret_cast<float4*>(to + i * 32) = *reinterpret_cast<const float4*>(&state.s[i * 4]);
 }
 
 __device__ inline StepInputs load_inputs(const float* row, const GatedDeltaShape& shape, const Place& place) {
@@ -223,8 +214,7 @@ __device__ inline StepInputs load_inputs(const float* row, const GatedDeltaShape
     in.query[i] = *reinterpret_cast<const float4*>(query + i * 32);
     in.key[i] = *reinterpret_cast<const float4*>(key + i * 32);
   }
-  in.value[0] = value[place.rows[0]];
-  in.value[1] = value[place.rows[1]];
+  in.value = value[place.row];
   in.decay = row[channels_of(shape) + place.head];
   in.beta = row[channels_of(shape) + shape.value_heads + place.head];
   return in;
@@ -242,28 +232,22 @@ __device__ inline void copy_words(float* to, const float* from, int bytes) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(at), "l"(from) : "memory");
 }
 
+/// A warp a row: three copies of a lane.
 __device__ inline void load_stretch(float (&to)[kStretch][kInputValues], const float* steps, int64_t step_values,
-                                    int first, int end, const GatedDeltaShape& shape, int head, int part) {
-  constexpr int pieces = (2 * kKeyDim + kRowsABlock) / 4 + 2;
-  const int key_head = head / (shape.value_heads / shape.key_heads);
-  for (int i = static_cast<int>(threadIdx.x); i < kStretch * pieces; i += kWarpsAStep * 32) {
-    const int row = i / pieces;
-    const int piece = i % pieces;
+                                    int first, int end, const GatedDeltaShape& shape, const Place& place, int part) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  for (int row = static_cast<int>(threadIdx.x) / 32; row < kStretch; row += kWarpsAStep) {
     if (first + row >= end) break;
     const float* from = steps + (first + row) * step_values;
-    if (piece < kKeyDim / 4) {
-      copy_words(&to[row][piece * 4], from + key_head * kKeyDim + piece * 4, 16);
-    } else if (piece < kKeyDim / 2) {
-      const int at = piece - kKeyDim / 4;
-      copy_words(&to[row][kKeyDim + at * 4], from + (shape.key_heads + key_head) * kKeyDim + at * 4, 16);
-    } else if (piece < pieces - 2) {
-      const int at = piece - kKeyDim / 2;
-      copy_words(&to[row][2 * kKeyDim + at * 4],
-                 from + 2 * shape.key_heads * kKeyDim + head * shape.value_dim + part * kRowsABlock + at * 4, 16);
-    } else {
-      const int which = piece - (pieces - 2);
+    copy_words(&to[row][lane * 4], from + place.key_head * kKeyDim + lane * 4, 16);
+    copy_words(&to[row][kKeyDim + lane * 4], from + (shape.key_heads + place.key_head) * kKeyDim + lane * 4, 16);
+    if (lane < kRowsABlock / 4) {
+      copy_words(&to[row][2 * kKeyDim + lane * 4],
+                 from + 2 * shape.key_heads * kKeyDim + place.head * shape.value_dim + part * kRowsABlock + lane * 4, 16);
+    } else if (lane < kRowsABlock / 4 + 2) {
+      const int which = lane - kRowsABlock / 4;
       copy_words(&to[row][2 * kKeyDim + kRowsABlock + which],
-                 from + channels_of(shape) + which * shape.value_heads + head, 4);
+                 from + channels_of(shape) + which * shape.value_heads + place.head, 4);
     }
   }
 }
@@ -275,11 +259,23 @@ __device__ inline StepInputs read_inputs(const float (&row)[kInputValues], const
     in.query[i] = *reinterpret_cast<const float4*>(&row[i * 32 + place.lane * 4]);
     in.key[i] = *reinterpret_cast<const float4*>(&row[kKeyDim + i * 32 + place.lane * 4]);
   }
-  in.value[0] = row[2 * kKeyDim + place.rows[0] - part * kRowsABlock];
-  in.value[1] = row[2 * kKeyDim + place.rows[1] - part * kRowsABlock];
+  in.value = row[2 * kKeyDim + place.row - part * kRowsABlock];
   in.decay = row[2 * kKeyDim + kRowsABlock];
   in.beta = row[2 * kKeyDim + kRowsABlock + 1];
   return in;
+}
+
+/// The committed state, stepped along the path to `row`'s parent.
+__device__ inline void replay_path(State& state, const GatedDeltaArguments& a, const int32_t* parents, int row, int slot,
+                                   int64_t step_values, const Place& place) {
+  load_state(state, a.states, a.shape, slot, place);
+  int depth = 0;
+  for (int up = parents[row]; up >= 0; up = parents[up]) ++depth;
+  for (int i = depth; i > 0; --i) {
+    int ancestor = row;
+    for (int j = 0; j < i; ++j) ancestor = parents[ancestor];
+    step(state, load_inputs(a.steps + ancestor * step_values, a.shape, place));
+  }
 }
 
 /// Block: one sequence, one value head, 32 value rows; walks the sequence's rows in order.
@@ -300,34 +296,33 @@ __global__ void __launch_bounds__(kWarpsAStep * 32) steps_kernel(PlanView plan,
   if (!exists) return;
   int current = -1;
   const int end = sequence.first_row + sequence.row_count;
-  load_stretch(inputs[0], a.steps, step_values, sequence.first_row, end, a.shape, place.head, part);
+  load_stretch(inputs[0], a.steps, step_values, sequence.first_row, end, a.shape, place, part);
   asm volatile("cp.async.commit_group;" ::: "memory");
   for (int first = sequence.first_row, turn = 0; first < end; first += kStretch, turn ^= 1) {
-    load_stretch(inputs[turn ^ 1], a.steps, step_values, first + kStretch, end, a.shape, place.head, part);
+    load_stretch(inputs[turn ^ 1], a.steps, step_values, first + kStretch, end, a.shape, place, part);
     asm volatile("cp.async.commit_group;\ncp.async.wait_group 1;" ::: "memory");
     __syncthreads();
     const int last = first + kStretch < end ? first + kStretch : end;
-    for (int row = first; row < last; ++row) {
-      const StepInputs in = read_inputs(inputs[turn][row - first], place, part);
-      if (sequence.keep_all == 0 && parents[row] != current) {
-        // A branch: the parent's state again, from the committed one along the parent's path.
-        load_state(state, a.states, a.shape, sequence.state_slot, place);
-        int depth = 0;
-        for (int up = parents[row]; up >= 0; up = parents[up]) ++depth;
-        for (int i = depth; i > 0; --i) {
-          int ancestor = row;
-          for (int j = 0; j < i; ++j) ancestor = parents[ancestor];
-          step(state, load_inputs(a.steps + ancestor * step_values, a.shape, place));
-        }
+    float* out = a.outputs + (static_cast<int64_t>(first) * a.shape.value_heads + place.head) * a.shape.value_dim +
+                 place.row;
+    const int64_t out_step = static_cast<int64_t>(a.shape.value_heads) * a.shape.value_dim;
+    if (sequence.keep_all != 0) {
+#pragma unroll 4
+      for (int row = first; row < last; ++row, out += out_step) {
+        const StepInputs in = read_inputs(inputs[turn][row - first], place, part);
+        step(state, in);
+        const float value = dot(state.s, in.query);
+        if (place.lane == 0) *out = value;
       }
-      step(state, in);
-      current = row;
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const float out = dot(state.s[r], in.query);
-        if (place.lane == 0)
-          a.outputs[(static_cast<int64_t>(row) * a.shape.value_heads + place.head) * a.shape.value_dim +
-                    place.rows[r]] = out;
+    } else {
+      for (int row = first; row < last; ++row, out += out_step) {
+        if (parents[row] != current)
+          replay_path(state, a, parents, row, sequence.state_slot, step_values, place);
+        const StepInputs in = read_inputs(inputs[turn][row - first], place, part);
+        step(state, in);
+        current = row;
+        const float value = dot(state.s, in.query);
+        if (place.lane == 0) *out = value;
       }
     }
     __syncthreads();

@@ -72,7 +72,7 @@ void CudaBackend::product(const Project& a, Activation input, int32_t rows) {
       fail(ErrorKind::unsupported, "the cuda backend has no GELU and no squared ReLU after a product yet");
   }
   if (a.limit > 0.0F) fail(ErrorKind::unsupported, "the cuda backend has no limited SwiGLU yet");
-  const RowProductShape shape{processors_, 98304, 2};
+  const RowProductShape shape{processors_, 104 << 10, 2};
   p.partials = partials_.get<float>(row_product_partials(weights, 4));
   p.arrivals = arrivals_.get<uint32_t>(row_product_arrivals(weights));
   if (rows > kMostRowsAProduct) {
