@@ -4,10 +4,11 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <string>
 #include <vector>
+
+#include <nlohmann/json.hpp>
 
 #include "backend/backend.h"
 #include "base/error.h"
@@ -45,8 +46,7 @@ nlohmann::json config_of(int layers) {
             {"vocab_size", 248320},
             {"rms_norm_eps", 1e-6},
             {"max_position_embeddings", 262144},
-            {"rope_parameters",
-             {{"rope_type", "default"}, {"rope_theta", 10000000}, {"partial_rotary_factor", 0.25}}},
+            {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 10000000}, {"partial_rotary_factor", 0.25}}},
             {"tie_word_embeddings", false},
             {"mtp_num_hidden_layers", 0},
             {"eos_token_id", 248044}}}};
@@ -88,7 +88,9 @@ class Bench {
                      r >= rows - logit_rows);
       if (keep) committed_[at] += rows;
     }
-    backend_->run(plan, shape_, [&] { loaded_.model->forward(plan, *cache_, {.logits = logits_}); });
+    families::ForwardOutputs outputs;
+    outputs.logits = logits_;
+    backend_->run(plan, shape_, [&] { loaded_.model->forward(plan, *cache_, outputs); });
     plan_ = plan;
   }
 

@@ -1,8 +1,8 @@
 // The schedule fuzzer on the CUDA backend. TENSORFOLD_FUZZ_SECONDS: time for each subject (10).
+#include <cstdlib>
+
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
-
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
@@ -54,8 +54,8 @@ TEST(CudaLaw, DemonstrationModel) {
 }
 
 TEST(CudaLaw, TwoLayersOfTheRealWidths) {
-  auto config = nlohmann::json::parse(
-      read_text_file(testing::project_path("tests/golden/qwen3_5/mlx4/config.json"), 10'000'000));
+  auto config =
+      nlohmann::json::parse(read_text_file(testing::project_path("tests/golden/qwen3_5/mlx4/config.json"), 10'000'000));
   config["text_config"].update({{"hidden_size", 5120},
                                 {"intermediate_size", 17408},
                                 {"num_hidden_layers", 2},
@@ -66,9 +66,8 @@ TEST(CudaLaw, TwoLayersOfTheRealWidths) {
                                 {"linear_num_value_heads", 48},
                                 {"vocab_size", 4096},
                                 {"mtp_num_hidden_layers", 0}});
-  fuzz("two layers of the 27B", [&](backend::Backend& backend) {
-    return families::load_synthetic(config, 5, backend, kMostRows);
-  });
+  fuzz("two layers of the 27B",
+       [&](backend::Backend& backend) { return families::load_synthetic(config, 5, backend, kMostRows); });
 }
 
 }  // namespace

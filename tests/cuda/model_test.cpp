@@ -1,9 +1,9 @@
 // Whole models on the CUDA backend: golden logits within bf16's reach, the demonstration model's replies, and the bits
 // of every way to feed a sequence.
+#include <cmath>
+
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
-
-#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
@@ -86,7 +86,8 @@ TEST_F(CudaModel, RepliesOfTheDemonstrationModel) {
       const int32_t token = best_id(logits.row(0));
       if (token != expected[i]) {
         // The recorded replies are float32's; bf16 may flip a near-tie.
-        const float margin = logits.row(0)[static_cast<size_t>(token)] - logits.row(0)[static_cast<size_t>(expected[i])];
+        const float margin =
+            logits.row(0)[static_cast<size_t>(token)] - logits.row(0)[static_cast<size_t>(expected[i])];
         EXPECT_LT(margin, 0.25F) << "case " << number << " token " << i;
         flips += 1;
       }

@@ -95,8 +95,8 @@ __global__ void inputs_kernel(PlanView plan, const __grid_constant__ GatedDeltaA
 #pragma unroll
     for (int back = kMostTaps - 1; back >= 0; --back) {
       if (back >= shape.kernel) continue;
-      value = fmaf(a.convolution[static_cast<int64_t>(channel) * shape.kernel + shape.kernel - 1 - back], raw[back],
-                   value);
+      value =
+          fmaf(a.convolution[static_cast<int64_t>(channel) * shape.kernel + shape.kernel - 1 - back], raw[back], value);
     }
     if (record >= 0) a.record_raw[record * channels + channel] = __bfloat16_as_ushort(__float2bfloat16_rn(raw[0]));
     values[i] = silu(value);
@@ -243,7 +243,8 @@ __device__ inline void load_stretch(float (&to)[kStretch][kInputValues], const f
     copy_words(&to[row][kKeyDim + lane * 4], from + (shape.key_heads + place.key_head) * kKeyDim + lane * 4, 16);
     if (lane < kRowsABlock / 4) {
       copy_words(&to[row][2 * kKeyDim + lane * 4],
-                 from + 2 * shape.key_heads * kKeyDim + place.head * shape.value_dim + part * kRowsABlock + lane * 4, 16);
+                 from + 2 * shape.key_heads * kKeyDim + place.head * shape.value_dim + part * kRowsABlock + lane * 4,
+                 16);
     } else if (lane < kRowsABlock / 4 + 2) {
       const int which = lane - kRowsABlock / 4;
       copy_words(&to[row][2 * kKeyDim + kRowsABlock + which],
@@ -266,8 +267,8 @@ __device__ inline StepInputs read_inputs(const float (&row)[kInputValues], const
 }
 
 /// The committed state, stepped along the path to `row`'s parent.
-__device__ inline void replay_path(State& state, const GatedDeltaArguments& a, const int32_t* parents, int row, int slot,
-                                   int64_t step_values, const Place& place) {
+__device__ inline void replay_path(State& state, const GatedDeltaArguments& a, const int32_t* parents, int row,
+                                   int slot, int64_t step_values, const Place& place) {
   load_state(state, a.states, a.shape, slot, place);
   int depth = 0;
   for (int up = parents[row]; up >= 0; up = parents[up]) ++depth;
@@ -279,8 +280,8 @@ __device__ inline void replay_path(State& state, const GatedDeltaArguments& a, c
 }
 
 /// Block: one sequence, one value head, 32 value rows; walks the sequence's rows in order.
-__global__ void __launch_bounds__(kWarpsAStep * 32) steps_kernel(PlanView plan,
-                                                                 const __grid_constant__ GatedDeltaArguments a) {
+__global__ void __launch_bounds__(kWarpsAStep * 32)
+    steps_kernel(PlanView plan, const __grid_constant__ GatedDeltaArguments a) {
   __shared__ __align__(16) float inputs[2][kStretch][kInputValues];
   allow_next_kernel();
   const bool exists = static_cast<int>(blockIdx.x) < plan.header().sequences;
@@ -303,8 +304,8 @@ __global__ void __launch_bounds__(kWarpsAStep * 32) steps_kernel(PlanView plan,
     asm volatile("cp.async.commit_group;\ncp.async.wait_group 1;" ::: "memory");
     __syncthreads();
     const int last = first + kStretch < end ? first + kStretch : end;
-    float* out = a.outputs + (static_cast<int64_t>(first) * a.shape.value_heads + place.head) * a.shape.value_dim +
-                 place.row;
+    float* out =
+        a.outputs + (static_cast<int64_t>(first) * a.shape.value_heads + place.head) * a.shape.value_dim + place.row;
     const int64_t out_step = static_cast<int64_t>(a.shape.value_heads) * a.shape.value_dim;
     if (sequence.keep_all != 0) {
 #pragma unroll 4
@@ -316,8 +317,7 @@ __global__ void __launch_bounds__(kWarpsAStep * 32) steps_kernel(PlanView plan,
       }
     } else {
       for (int row = first; row < last; ++row, out += out_step) {
-        if (parents[row] != current)
-          replay_path(state, a, parents, row, sequence.state_slot, step_values, place);
+        if (parents[row] != current) replay_path(state, a, parents, row, sequence.state_slot, step_values, place);
         const StepInputs in = read_inputs(inputs[turn][row - first], place, part);
         step(state, in);
         current = row;
@@ -410,7 +410,8 @@ unsigned blocks_of(int64_t count, int a_block) { return static_cast<unsigned>((c
 }  // namespace
 
 bool gated_delta_supports(const GatedDeltaShape& shape) {
-  return shape.key_dim == kKeyDim && shape.kernel <= kMostTaps && shape.value_dim % kRowsABlock == 0 && shape.value_dim <= 256;
+  return shape.key_dim == kKeyDim && shape.kernel <= kMostTaps && shape.value_dim % kRowsABlock == 0 &&
+         shape.value_dim <= 256;
 }
 
 void launch_gated_delta(const int32_t* plan, int rows, int sequences, const GatedDeltaArguments& arguments,

@@ -1,7 +1,7 @@
 // Products of many rows (prompts): 128 outputs by 128 (or 64) rows a thread block, on the warpgroup tensor cores.
 //
-// The same numbers in the same order as the row product (row_product.h): the weights' fragments are the same registers, a
-// chain of wgmma steps over ascending k gives the bits of a chain of mma steps, and slices are added in index order.
+// The same numbers in the same order as the row product (row_product.h): the weights' fragments are the same registers,
+// a chain of wgmma steps over ascending k gives the bits of a chain of mma steps, and slices are added in index order.
 #pragma once
 
 #include <cuda_runtime.h>

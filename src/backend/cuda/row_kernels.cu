@@ -46,7 +46,8 @@ __device__ inline float4 get_four(const Activation& from, int row, int column) {
 
 __device__ inline void set_four(const Activation& to, int row, int column, const float4& values) {
   if (to.bf16 != 0 && to.offset % 4 == 0) {
-    const __nv_bfloat162 pairs[2] = {__floats2bfloat162_rn(values.x, values.y), __floats2bfloat162_rn(values.z, values.w)};
+    const __nv_bfloat162 pairs[2] = {__floats2bfloat162_rn(values.x, values.y),
+                                     __floats2bfloat162_rn(values.z, values.w)};
     *reinterpret_cast<uint2*>(static_cast<__nv_bfloat16*>(to.data) + tile_index(row, to.offset + column, to.stride)) =
         *reinterpret_cast<const uint2*>(pairs);
     return;
