@@ -14,5 +14,6 @@ namespace {
 void Backend::norm_add(const Plan&, const NormAdd&) { refuse(*this, "normed addition"); }
 void Backend::soft_cap(const Plan&, const SoftCap&) { refuse(*this, "soft cap"); }
 void Backend::experts(const Plan&, const Experts&) { refuse(*this, "mixture of experts"); }
+void Backend::mamba2(const Plan&, const Mamba2&) { refuse(*this, "Mamba-2 step"); }
 
 }  // namespace tensorfold::backend

@@ -15,6 +15,7 @@
 #include "backend/cache.h"
 #include "backend/draw.h"
 #include "backend/operations/experts.h"
+#include "backend/operations/mamba2.h"
 #include "backend/plan.h"
 #include "backend/tensors.h"
 #include "format/tensor_store.h"
@@ -82,8 +83,8 @@ struct Attention {
   int32_t entry = 0;
   Tensor
       query;   ///< [heads][key_dim], or with `gated` [heads][2][key_dim]: query then gate. No buffer: only write keys.
-  Tensor key;  ///< [kv_heads][key_dim]
-  Tensor value;  ///< [kv_heads][value_dim]
+  Tensor key;    ///< [kv_heads][key_dim]
+  Tensor value;  ///< [kv_heads][value_dim]; may be the same columns as `key`, which is read raw
   int32_t heads = 0;
   int32_t kv_heads = 0;
   int32_t key_dim = 0;
@@ -95,7 +96,8 @@ struct Attention {
   float scale = 1.0F;
   int32_t window = 0;
   bool bidirectional = false;
-  bool gated = false;  ///< output *= sigmoid(gate)
+  bool gated = false;             ///< output *= sigmoid(gate)
+  bool normalise_values = false;  ///< values pass an RMSNorm without weight, a head at a time
   Tensor output;       ///< [heads][value_dim]
 };
 
@@ -172,6 +174,7 @@ class Backend {
   virtual void norm_add(const Plan& plan, const NormAdd& arguments);
   virtual void soft_cap(const Plan& plan, const SoftCap& arguments);
   virtual void experts(const Plan& plan, const Experts& arguments);
+  virtual void mamba2(const Plan& plan, const Mamba2& arguments);
   /// output row first + j = input row rows[j]; the tensors differ and have equal widths.
   virtual void gather_rows(std::span<const int32_t> rows, Tensor input, Tensor output, int32_t first) = 0;
 

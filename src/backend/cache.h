@@ -30,11 +30,25 @@ struct GatedDeltaShape {
   }
 };
 
+/// Mamba-2 with its causal convolution (specs: Nemotron 3.5, 3). State of one sequence: S [heads][head_dim][state] in
+/// fp32, then the last kernel-1 raw input rows [kernel-1][channels]; channels: x [heads][head_dim], B and C
+/// [groups][state] each.
+struct Mamba2Shape {
+  int32_t heads = 0;
+  int32_t head_dim = 0;
+  int32_t state = 0;
+  int32_t groups = 1;  ///< head h reads B and C of group h / (heads / groups)
+  int32_t kernel = 4;
+  [[nodiscard]] int64_t values() const { return 1LL * heads * head_dim; }
+  [[nodiscard]] int64_t channels() const { return values() + 2LL * groups * state; }
+  [[nodiscard]] int64_t state_values() const { return values() * state + (kernel - 1) * channels(); }
+};
+
 /// A recurrent state: one a sequence, replaced at every token. `shape` selects the step function; a further recurrence
 /// is a further alternative here and a further case in each backend.
 struct StateEntry {
   std::string name;
-  std::variant<GatedDeltaShape> shape;
+  std::variant<GatedDeltaShape, Mamba2Shape> shape;
 };
 
 using CacheEntry = std::variant<PagedEntry, StateEntry>;

@@ -95,7 +95,7 @@ void rows(const KernelTable& kernels, Numbers& numbers) {
     const float* history[] = {a.data(), b.data(), a.data(), y.data()};
     std::vector<float> convolved(static_cast<size_t>(n));
     const std::vector<float> taps = numbers.values(4 * n);
-    kernels.convolve(history, taps.data(), 4, n, convolved.data());
+    kernels.convolve(history, taps.data(), taps.data(), 4, n, convolved.data());
     print("convolve", convolved);
   }
 }

@@ -112,7 +112,13 @@ void CpuBackend::store_keys(const Plan& plan, const Attention& a, const float* r
       for (int64_t h = 0; h < a.kv_heads; ++h) {
         prepare_head(kernels_, a, a.key_norm, own_rotation, row_of(a.key, row) + h * a.key_dim, to + h * a.key_dim);
       }
-      std::memcpy(to + key_width, row_of(a.value, row), static_cast<size_t>(value_width) * sizeof(float));
+      if (!a.normalise_values) {
+        std::memcpy(to + key_width, row_of(a.value, row), static_cast<size_t>(value_width) * sizeof(float));
+        continue;
+      }
+      for (int64_t h = 0; h < a.kv_heads; ++h)
+        kernels_.rms_norm(row_of(a.value, row) + h * a.value_dim, nullptr, a.value_dim, a.epsilon,
+                          to + key_width + h * a.value_dim);
     }
   });
 }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -87,6 +88,7 @@ class CpuBackend final : public Backend {
   void norm_add(const Plan& plan, const NormAdd& arguments) override;
   void soft_cap(const Plan& plan, const SoftCap& arguments) override;
   void experts(const Plan& plan, const Experts& arguments) override;
+  void mamba2(const Plan& plan, const Mamba2& arguments) override;
   void gather_rows(std::span<const int32_t> rows, Tensor input, Tensor output, int32_t first) override;
   void draw(const Plan& plan, Tensor logits, std::span<const DrawRow> rows) override;
   void read_draws(std::span<Drawn> out) override;
@@ -155,20 +157,42 @@ class CpuBackend final : public Backend {
   static void commit_pages(const Plan& plan, const PlanView& view, CpuCache& cache, int32_t entry,
                            const KeptPath& path);
 
+  // recurrence.cpp
+  /// step(plan row, head, state before, state after): called for every row of a head in plan order.
+  using StepFunction = std::function<void(int64_t row, int64_t head, const float* source, float* state)>;
+  /// Walks every (sequence, head) through its rows; kept chains update the committed state, windows leave it alone.
+  void walk_states(const Plan& plan, CpuCache& cache, int32_t entry, int64_t heads, int64_t head_floats,
+                   const StepFunction& step);
+  /// Raw convolution rows of the chains that are kept at once; they lie behind `state_floats` of their state.
+  static void keep_tails(const Plan& plan, CpuCache& cache, int32_t entry, Tensor raw, int64_t kernel,
+                         int64_t state_floats);
+  static void check_slots(const Plan& plan, const CpuCache& cache);
+
+  // commit.cpp
+  /// Advances a committed state by the recorded rows (at least one).
+  void replay(CpuCache& cache, int32_t entry, int32_t slot, std::span<const float* const> records);
+
   // gated_delta.cpp
   void delta_inputs(const GatedDelta& arguments, const GatedDeltaShape& shape, DeltaInputs& inputs);
-  void walk_states(const Plan& plan, const GatedDelta& arguments, const GatedDeltaShape& shape,
-                   const DeltaInputs& inputs);
   /// The step of one row and value head, without state and output.
   static DeltaStep step_of(const GatedDeltaShape& shape, const DeltaInputs& inputs, int64_t row, int64_t head);
-  void replay_delta(CpuCache& cache, int32_t entry, int32_t slot, std::span<const float* const> records);
+  void replay_delta(const GatedDelta& arguments, CpuCache& cache, int32_t entry, int32_t slot,
+                    std::span<const float* const> records);
+
+  // mamba2.cpp
+  struct MambaInputs;
+  void mamba_inputs(const Mamba2& arguments, const Mamba2Shape& shape, MambaInputs& inputs);
+  static MambaStep step_of(const Mamba2& arguments, const Mamba2Shape& shape, const MambaInputs& inputs, int64_t row,
+                           int64_t head);
+  void replay_mamba(const Mamba2& arguments, CpuCache& cache, int32_t entry, int32_t slot,
+                    std::span<const float* const> records);
 
   const KernelTable& kernels_;
   const bool break_order_;
   ThreadPool threads_;
   WeightMemory weight_memory_;
   std::vector<Workspace> workers_;
-  Workspace staged_, rotation_, queries_, results_, delta_, experts_;
+  Workspace staged_, rotation_, queries_, results_, recurrent_, experts_;
   std::unique_ptr<CpuBuffer> projected_;
   PlanView view_;
   bool running_ = false;

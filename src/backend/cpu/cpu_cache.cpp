@@ -6,6 +6,16 @@
 #include "base/error.h"
 
 namespace tensorfold::backend::cpu {
+namespace {
+
+bool is_possible(const GatedDeltaShape& shape) {
+  return shape.key_heads > 0 && shape.value_heads % shape.key_heads == 0 && shape.kernel >= 1;
+}
+bool is_possible(const Mamba2Shape& shape) {
+  return shape.groups > 0 && shape.heads % shape.groups == 0 && shape.state > 0 && shape.kernel >= 1;
+}
+
+}  // namespace
 
 CpuCache::CpuCache(CacheLayout layout, const CacheSize& size) : layout_(std::move(layout)), size_(size) {
   check(size.page_tokens >= 1 && size.pages >= 0 && size.state_slots >= 0, "a cache of an impossible size");
@@ -16,13 +26,11 @@ CpuCache::CpuCache(CacheLayout layout, const CacheSize& size) : layout_(std::mov
       widths_.push_back(paged_entry->width);
       page_floats_ += size.page_tokens * paged_entry->width;
     } else {
-      const GatedDeltaShape& shape = std::get<GatedDeltaShape>(std::get<StateEntry>(entry).shape);
-      check(shape.key_heads > 0 && shape.value_heads % shape.key_heads == 0 && shape.kernel >= 1,
-            "a gated delta state of an impossible shape");
+      const auto& shape = std::get<StateEntry>(entry).shape;
+      check(std::visit([](const auto& each) { return is_possible(each); }, shape), "a state of an impossible shape");
       offsets_.push_back(state_floats_);
       widths_.push_back(0);
-      state_floats_ +=
-          1LL * shape.value_heads * shape.value_dim * shape.key_dim + (shape.kernel - 1) * shape.channels();
+      state_floats_ += std::visit([](const auto& each) { return each.state_values(); }, shape);
     }
   }
   windows_.resize(layout_.entries.size());
@@ -37,12 +45,11 @@ const PagedEntry& CpuCache::paged(int32_t entry) const {
   return *result;
 }
 
-const GatedDeltaShape& CpuCache::gated_delta(int32_t entry) const {
+const StateEntry& CpuCache::state_entry(int32_t entry) const {
   check(entry >= 0 && static_cast<size_t>(entry) < layout_.entries.size(), "a cache entry that does not exist");
-  const auto* state_entry = std::get_if<StateEntry>(&layout_.entries[static_cast<size_t>(entry)]);
-  const auto* shape = state_entry != nullptr ? std::get_if<GatedDeltaShape>(&state_entry->shape) : nullptr;
-  check(shape != nullptr, "a cache entry of another kind: expected a gated delta state");
-  return *shape;
+  const auto* result = std::get_if<StateEntry>(&layout_.entries[static_cast<size_t>(entry)]);
+  check(result != nullptr, "a cache entry of another kind: expected a state");
+  return *result;
 }
 
 float* CpuCache::page(int32_t page) const {
@@ -60,6 +67,7 @@ WindowRecord& CpuCache::open_window(int32_t entry, int64_t rows, int64_t width, 
   const auto wanted = static_cast<size_t>(rows * width);
   if (record.rows.size() < wanted) record.rows.resize(wanted);
   record.forward = forward;
+  record.width = width;
   return record;
 }
 

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <variant>
 #include <vector>
 
 #include "backend/backend.h"
 #include "backend/cpu/packed_matrix.h"
+#include "base/error.h"
 
 namespace tensorfold::backend::cpu {
 
@@ -15,8 +17,10 @@ struct WindowRecord {
   std::vector<float> rows;
   /// Which forward wrote it; 0: none yet.
   uint64_t forward = 0;
+  int64_t width = 0;
   /// State entries: the weights to replay with. The tensors in it are not used.
-  GatedDelta step;
+  std::variant<std::monostate, GatedDelta, Mamba2> step;
+  [[nodiscard]] const float* row(int64_t index) const { return rows.data() + index * width; }
 };
 
 class CpuCache final : public Cache {
@@ -30,7 +34,13 @@ class CpuCache final : public Cache {
   [[nodiscard]] int64_t state_bytes() const override { return state_floats_ * 4; }
 
   [[nodiscard]] const PagedEntry& paged(int32_t entry) const;
-  [[nodiscard]] const GatedDeltaShape& gated_delta(int32_t entry) const;
+  /// The shape of a state entry of this kind.
+  template <typename Shape>
+  [[nodiscard]] const Shape& state_shape(int32_t entry) const {
+    const auto* shape = std::get_if<Shape>(&state_entry(entry).shape);
+    check(shape != nullptr, "a cache entry of another recurrence");
+    return *shape;
+  }
 
   /// All entries of one page, and all state entries of one slot.
   [[nodiscard]] float* page(int32_t page) const;
@@ -49,6 +59,8 @@ class CpuCache final : public Cache {
   WindowRecord& open_window(int32_t entry, int64_t rows, int64_t width, uint64_t forward);
 
  private:
+  [[nodiscard]] const StateEntry& state_entry(int32_t entry) const;
+
   CacheLayout layout_;
   CacheSize size_;
   std::vector<int64_t> offsets_;  ///< of an entry within a page or a slot, in floats

@@ -46,6 +46,21 @@ struct DeltaStep {
   float* output = nullptr;  ///< [value_dim]
 };
 
+/// One token's Mamba-2 step of one head.
+struct MambaStep {
+  float* state = nullptr;         ///< [head_dim][state_dim], updated
+  const float* source = nullptr;  ///< the state before; may be `state`
+  const float* input = nullptr;   ///< x, [head_dim]
+  const float* in = nullptr;      ///< B, [state_dim]
+  const float* out = nullptr;     ///< C, [state_dim]; null: the output is not wanted
+  float decay = 1.0F;
+  float step = 0.0F;
+  float skip = 0.0F;
+  int64_t head_dim = 0;
+  int64_t state_dim = 0;
+  float* output = nullptr;  ///< [head_dim]
+};
+
 struct KernelTable {
   const char* level = "";
 
@@ -80,9 +95,11 @@ struct KernelTable {
   /// Merges `count` partition results (`stride` apart) in order and divides: to = [value_dim].
   void (*merge)(const float* results, int64_t count, int64_t stride, int64_t value_dim, float* to);
 
-  /// to = silu(sum_j taps[j] * rows[j]), j ascending, `channels` wide; a null row is zero.
-  void (*convolve)(const float* const* rows, const float* taps, int64_t kernel, int64_t channels, float* to);
+  /// to = silu(bias + sum_j taps[j] * rows[j]), j ascending, `channels` wide; a null row or bias is zero.
+  void (*convolve)(const float* const* rows, const float* taps, const float* bias, int64_t kernel, int64_t channels,
+                   float* to);
   void (*delta_step)(const DeltaStep& step);
+  void (*mamba_step)(const MambaStep& step);
 };
 
 const KernelTable& portable_kernels();

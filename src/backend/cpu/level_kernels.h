@@ -34,6 +34,7 @@ KernelTable make_kernel_table(const char* level) {
   table.merge = Attention::merge;
   table.convolve = Row::convolve;
   table.delta_step = Row::delta_step;
+  table.mamba_step = Row::mamba_step;
   return table;
 }
 

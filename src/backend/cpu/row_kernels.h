@@ -105,9 +105,10 @@ struct RowKernels {
     M::blocks(n, [&](int64_t i, int64_t count) { M::store(to + i, L::mul(M::load(to + i, count), value), count); });
   }
 
-  static void convolve(const float* const* rows, const float* taps, int64_t kernel, int64_t channels, float* to) {
+  static void convolve(const float* const* rows, const float* taps, const float* bias, int64_t kernel,
+                       int64_t channels, float* to) {
     M::blocks(channels, [&](int64_t i, int64_t count) {
-      F sum = L::zero();
+      F sum = bias != nullptr ? M::load(bias + i, count) : L::zero();
       for (int64_t j = 0; j < kernel; ++j) {
         if (rows[j] == nullptr) continue;
         sum = L::fma(M::load(taps + j * channels + i, count), M::load(rows[j] + i, count), sum);
@@ -159,6 +160,42 @@ struct RowKernels {
         lanes[r] = sum;
       }
       if (step.query != nullptr) M::store(step.output + first, L::sums(lanes), rows);
+    }
+  }
+
+  /// S = decay S + (step x) B^T; y = S C + skip x (Nemotron 3.5 specification 3.1, 6 and 7). Sixteen rows of S at a
+  /// time, so that their dot products share the reduction.
+  static void mamba_step(const MambaStep& step) {
+    if (step.state_dim == 128) return mamba_step_of<8>(step);
+    mamba_step_of<0>(step);
+  }
+
+  /// `fixed`: state_dim / 16, known to the compiler; 0: any.
+  template <int fixed>
+  static void mamba_step_of(const MambaStep& step) {
+    const F decay = L::set(step.decay);
+    const int64_t dim = fixed > 0 ? fixed * 16 : step.state_dim;
+    F lanes[16];
+    for (int64_t first = 0; first < step.head_dim; first += 16) {
+      const int64_t rows = step.head_dim - first < 16 ? step.head_dim - first : 16;
+      const F x = M::load(step.input + first, rows);
+      alignas(64) float factors[16];
+      L::store(factors, L::mul(x, L::set(step.step)));
+      for (F& lane : lanes) lane = L::zero();
+      for (int64_t r = 0; r < rows; ++r) {
+        const F factor = L::set(factors[r]);
+        const float* source = step.source + (first + r) * dim;
+        float* state = step.state + (first + r) * dim;
+        F sum = L::zero();
+        row_blocks<fixed>(dim, [&](int64_t i, int64_t count) {
+          const F decayed = L::mul(M::load(source + i, count), decay);
+          const F updated = L::fma(factor, M::load(step.in + i, count), decayed);
+          M::store(state + i, updated, count);
+          if (step.out != nullptr) sum = L::fma(updated, M::load(step.out + i, count), sum);
+        });
+        lanes[r] = sum;
+      }
+      if (step.out != nullptr) M::store(step.output + first, L::fma(L::set(step.skip), x, L::sums(lanes)), rows);
     }
   }
 

@@ -101,8 +101,11 @@ OwnedTensor CudaBackend::allocate(int64_t rows, int64_t width, Precision precisi
 
 std::unique_ptr<Cache> CudaBackend::make_cache(const CacheLayout& layout, const CacheSize& size) {
   for (const CacheEntry& entry : layout.entries) {
-    if (const auto* state = std::get_if<StateEntry>(&entry);
-        state != nullptr && !gated_delta_supports(std::get<GatedDeltaShape>(state->shape)))
+    const auto* state = std::get_if<StateEntry>(&entry);
+    if (state == nullptr) continue;
+    const auto* delta = std::get_if<GatedDeltaShape>(&state->shape);
+    if (delta == nullptr) fail(ErrorKind::unsupported, "{}: the CUDA backend has no such recurrence yet", state->name);
+    if (!gated_delta_supports(*delta))
       fail(ErrorKind::unsupported, "{}: the CUDA backend steps key heads of 128 values only", state->name);
   }
   return std::make_unique<CudaCache>(layout, size);

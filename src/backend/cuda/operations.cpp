@@ -112,6 +112,7 @@ int CudaBackend::kind_index(const Plan& plan, const AttentionKind& kind) {
 }
 
 AttentionArguments CudaBackend::attention_arguments(const Attention& a) const {
+  if (a.normalise_values) fail(ErrorKind::unsupported, "the cuda backend does not normalise values yet");
   const auto& cache = dynamic_cast<const CudaCache&>(*a.cache);
   const PagedMemory& memory = cache.paged(a.entry);
   check(a.key_dim == a.value_dim && attention_supports(a.key_dim), "attention heads have 128 or 256 values");
