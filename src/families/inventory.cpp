@@ -19,7 +19,8 @@ std::vector<int64_t> squeezed(std::span<const int64_t> shape) {
 /// The tensors that a spec accounts for.
 std::vector<std::string> names_of(const TensorSpec& spec) {
   if (spec.role == TensorRole::vector) return {spec.module};
-  return {spec.module + ".weight", spec.module + ".scales", spec.module + ".biases"};
+  // Hugging Face stores stacked experts as a parameter without a module: its name has no ".weight".
+  return {spec.module + ".weight", spec.module + ".scales", spec.module + ".biases", spec.module};
 }
 
 void check_vector(const TensorSpec& spec, const format::TensorInfo& tensor, format::ProblemList& problems) {
@@ -38,6 +39,7 @@ bool is_derived(std::string_view name) { return name.ends_with(".rotary_emb.inv_
 /// How a converter with this quantisation stores a module: packed where the inputs are whole groups.
 std::optional<format::AffineFormat> packing_of(const TensorSpec& spec, const format::Quantization& quantization) {
   const format::ModuleQuantization rule = quantization.of(spec.module);
+  if (spec.never_packed && rule.rule == format::ModuleRule::unsaid) return std::nullopt;
   const bool packed = rule.rule != format::ModuleRule::plain && rule.format &&
                       (rule.rule == format::ModuleRule::packed || spec.shape.back() % rule.format->group_size == 0);
   return packed ? rule.format : std::nullopt;
@@ -111,7 +113,10 @@ WeightBytes count_bytes(std::span<const TensorSpec> inventory, const format::Qua
       }
     }
     bytes.total += taken;
-    if (spec.role != TensorRole::embedding) bytes.read += taken;
+    if (spec.role != TensorRole::embedding) {
+      bytes.read +=
+          spec.read_share == 1.0 ? taken : static_cast<uint64_t>(static_cast<double>(taken) * spec.read_share);
+    }
   }
   return bytes;
 }
@@ -120,22 +125,27 @@ bool WeightLoader::has(std::string_view module) const {
   return store_.find(module) != nullptr || store_.find(std::string(module) + ".weight") != nullptr;
 }
 
-format::Linear WeightLoader::linear(const std::string& module) const {
+const TensorSpec& WeightLoader::spec_of(const std::string& module) const {
   const auto spec = std::find_if(inventory_.begin(), inventory_.end(), [&](const TensorSpec& each) {
     return each.role != TensorRole::vector && each.module == module;
   });
   check(spec != inventory_.end(), "a family loads modules of its inventory");
+  return *spec;
+}
+
+format::Linear WeightLoader::linear(const std::string& module) const {
   format::ProblemList problems;
-  format::Linear linear = format::resolve_linear(store_, quantization_, module, spec->shape, problems);
+  format::Linear linear = format::resolve_linear(store_, quantization_, module, spec_of(module).shape, problems);
   problems.throw_if_any(ErrorKind::corrupt_file, "the checkpoint does not fit its config.json");
   return linear;
 }
 
-std::unique_ptr<backend::Projection> WeightLoader::projection(std::initializer_list<std::string> modules) {
+std::unique_ptr<backend::Projection> WeightLoader::projection(std::span<const std::string> modules) {
   std::vector<format::Linear> stacked;
   for (const std::string& module : modules) stacked.push_back(linear(module));
   auto projection = backend_.load_projection(stacked);
-  projection_bytes_ += projection->bytes();
+  const auto bytes = static_cast<double>(projection->bytes());
+  projection_bytes_ += static_cast<uint64_t>(bytes * spec_of(modules.front()).read_share);
   return projection;
 }
 

@@ -40,7 +40,10 @@ class WeightLoader {
 
   [[nodiscard]] bool has(std::string_view module) const;
   /// The matrices of `modules` over the same input, stacked in this order.
-  std::unique_ptr<backend::Projection> projection(std::initializer_list<std::string> modules);
+  std::unique_ptr<backend::Projection> projection(std::span<const std::string> modules);
+  std::unique_ptr<backend::Projection> projection(std::initializer_list<std::string> modules) {
+    return projection(std::span(modules.begin(), modules.size()));
+  }
   std::unique_ptr<backend::Embedding> embedding(const std::string& module);
   /// The tensor `name` in fp32, plus `shift` (zero-centred norms store w of a multiplier 1 + w).
   std::unique_ptr<backend::Vector> vector(const std::string& name, float shift = 0.0F);
@@ -50,6 +53,7 @@ class WeightLoader {
   [[nodiscard]] uint64_t projection_bytes() const { return projection_bytes_; }
 
  private:
+  [[nodiscard]] const TensorSpec& spec_of(const std::string& module) const;
   [[nodiscard]] format::Linear linear(const std::string& module) const;
 
   std::span<const TensorSpec> inventory_;

@@ -87,6 +87,8 @@ struct TensorSpec {
   // For synthetic weights: a vector's values lie in [center - spread, center + spread].
   float center = 1.0F;
   float spread = 0.1F;
+  double read_share = 1.0;    ///< of its bytes that one row reads: chosen experts of all
+  bool never_packed = false;  ///< converters leave it alone unless config.json names it (routers)
 };
 
 /// Tensors that a family knows and does not read.

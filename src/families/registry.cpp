@@ -3,14 +3,16 @@
 
 #include <nlohmann/json.hpp>
 
+#include "families/gemma4/model.h"
 #include "families/model.h"
+#include "families/nemotron_h/model.h"
 #include "families/qwen3_5/model.h"
 #include "format/config.h"
 
 namespace tensorfold::families {
 
 std::span<const Family> all_families() {
-  static const std::vector<Family> families = {qwen3_5::family()};
+  static const std::vector<Family> families = {qwen3_5::family(), nemotron_h::family(), gemma4::family()};
   return families;
 }
 

@@ -217,6 +217,7 @@ Linear resolve_linear(const TensorStore& store, const Quantization& quantization
   Linear linear{&store, shape.size() == 3 ? shape[0] : 1, shape[shape.size() - 2], shape.back(), {}, {}, {}, {}};
   linear.weight = store.find(module + ".weight");
   linear.scales = store.find(module + ".scales");
+  if (linear.weight == nullptr && linear.scales == nullptr) linear.weight = store.find(module);
   if (linear.weight == nullptr) {
     problems.add("{}.weight is missing", module);
   } else if (linear.scales != nullptr) {
@@ -226,7 +227,7 @@ Linear resolve_linear(const TensorStore& store, const Quantization& quantization
   } else if (!is_float(linear.weight->type)) {
     problems.add("{}.weight has the dtype {} and no scales", module, to_string(linear.weight->type));
   } else {
-    expect(store, module + ".weight", shape, problems);
+    expect(store, linear.weight->name, shape, problems);
   }
   return linear;
 }

@@ -52,7 +52,8 @@ class Quantization {
 /// One spelling for a module whatever prefix its layout uses: "layers.3.mlp.up_proj", "lm_head", "mtp.fc".
 std::string canonical_module(std::string_view module);
 
-/// The matrices of `module` ("<module>.weight" and, packed, ".scales" and ".biases"), of logical shape
+/// The matrices of `module` ("<module>.weight" and, packed, ".scales" and ".biases"; or a bare "<module>", as Hugging
+/// Face names stacked experts), of logical shape
 /// [outputs, inputs] or [stack, outputs, inputs]. Bits and group size come from the shapes and must agree with
 /// `quantization`. What is missing or wrong goes to `problems`; the result is then unusable.
 Linear resolve_linear(const TensorStore& store, const Quantization& quantization, std::string_view module,

@@ -50,7 +50,9 @@ class MambaMixer : public Mixer {
       return row < 0 ? 0.0 : static_cast<double>(rows[static_cast<size_t>(row * input_width() + column)]);
     };
     const auto silu = [](double x) { return x / (1.0 + std::exp(-x)); };
-    const auto value = [](const std::vector<float>& v, int64_t i) { return static_cast<double>(v[static_cast<size_t>(i)]); };
+    const auto value = [](const std::vector<float>& v, int64_t i) {
+      return static_cast<double>(v[static_cast<size_t>(i)]);
+    };
     std::vector<double> state(static_cast<size_t>(s_.values() * s_.state), 0.0);
     std::vector<double> outputs;
     for (int64_t row = 0; row < count; ++row) {
@@ -81,7 +83,8 @@ class MambaMixer : public Mixer {
       const int64_t width = s_.values() / s_.groups;
       for (int64_t g = 0; g < s_.groups; ++g) {
         double squares = 0.0;
-        for (int64_t i = 0; i < width; ++i) squares += v[static_cast<size_t>(g * width + i)] * v[static_cast<size_t>(g * width + i)];
+        for (int64_t i = 0; i < width; ++i)
+          squares += v[static_cast<size_t>(g * width + i)] * v[static_cast<size_t>(g * width + i)];
         const double factor = 1.0 / std::sqrt(squares / static_cast<double>(width) + 1e-5);
         for (int64_t i = g * width; i < (g + 1) * width; ++i)
           outputs.push_back(v[static_cast<size_t>(i)] * factor * value(gain_, i));

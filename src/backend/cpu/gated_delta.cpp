@@ -137,7 +137,8 @@ void CpuBackend::replay_delta(const GatedDelta& a, CpuCache& cache, int32_t entr
   std::vector<const float*> beta;
   std::vector<const float*> decay;
   for (int64_t row = 0; row < rows; ++row) {
-    find_kept_history(records, row, tail, shape.kernel, shape.channels(), &raw[static_cast<size_t>(row * shape.kernel)]);
+    find_kept_history(records, row, tail, shape.kernel, shape.channels(),
+                      &raw[static_cast<size_t>(row * shape.kernel)]);
     beta.push_back(records[static_cast<size_t>(row)] + shape.channels());
     decay.push_back(beta.back() + shape.value_heads);
   }

@@ -1,5 +1,5 @@
-// Mamba-2 (Nemotron 3.5 specification 3.1): a forward works out convolutions and time steps row by row, then walks every
-// head through the rows in path order. Records of a window are the raw rows: mixed channels, then time steps.
+// Mamba-2 (Nemotron 3.5 specification 3.1): a forward works out convolutions and time steps row by row, then walks
+// every head through the rows in path order. Records of a window are the raw rows: mixed channels, then time steps.
 #include <algorithm>
 #include <cstring>
 
@@ -16,7 +16,8 @@ const std::vector<float>& values_of(const Vector* vector) { return static_cast<c
 
 void check_widths(const Mamba2& a, const Mamba2Shape& shape) {
   check(a.mixed.width == shape.channels() && a.step.width == shape.heads, "a Mamba-2 step with rows of another width");
-  check(a.gate.width == shape.values() && a.output.width == shape.values(), "a Mamba-2 step with rows of another width");
+  check(a.gate.width == shape.values() && a.output.width == shape.values(),
+        "a Mamba-2 step with rows of another width");
   check(a.convolution->size() == shape.channels() * shape.kernel && a.convolution_bias->size() == shape.channels(),
         "Mamba-2 convolution weights of another size");
   check(a.decay_log->size() == shape.heads && a.step_bias->size() == shape.heads && a.skip->size() == shape.heads &&
@@ -48,8 +49,8 @@ void CpuBackend::mamba_inputs(const Mamba2& a, const Mamba2Shape& shape, MambaIn
       for (int32_t head = 0; head < shape.heads; ++head) {
         const auto h = static_cast<size_t>(head);
         const float shifted = inputs.step[static_cast<size_t>(row)][head] + values_of(a.step_bias)[h];
-        const double step = std::clamp(portable_softplus(shifted), static_cast<double>(a.least_step),
-                                       static_cast<double>(a.most_step));
+        const double step =
+            std::clamp(portable_softplus(shifted), static_cast<double>(a.least_step), static_cast<double>(a.most_step));
         const double rate = keyed::exponential(static_cast<double>(values_of(a.decay_log)[h]));
         decays[head] = static_cast<float>(keyed::exponential(-rate * step));
         decays[shape.heads + head] = static_cast<float>(step);

@@ -105,8 +105,8 @@ struct RowKernels {
     M::blocks(n, [&](int64_t i, int64_t count) { M::store(to + i, L::mul(M::load(to + i, count), value), count); });
   }
 
-  static void convolve(const float* const* rows, const float* taps, const float* bias, int64_t kernel,
-                       int64_t channels, float* to) {
+  static void convolve(const float* const* rows, const float* taps, const float* bias, int64_t kernel, int64_t channels,
+                       float* to) {
     M::blocks(channels, [&](int64_t i, int64_t count) {
       F sum = bias != nullptr ? M::load(bias + i, count) : L::zero();
       for (int64_t j = 0; j < kernel; ++j) {

@@ -10,8 +10,8 @@
 namespace tensorfold::backend {
 
 /// Causal convolution + SiLU, time steps, state step, skip, gate and grouped RMSNorm of one layer (Nemotron 3.5 spec
-/// 3.1, 2 to 9). Per head with dt = clamp(softplus(step + step_bias)) and a = exp(-exp(decay_log) dt), both worked out in
-/// double precision and rounded to fp32:
+/// 3.1, 2 to 9). Per head with dt = clamp(softplus(step + step_bias)) and a = exp(-exp(decay_log) dt), both worked out
+/// in double precision and rounded to fp32:
 ///   S = a S + (dt x) B^T;  y = S C + skip x;  v = silu(gate) y;  output = RMSNorm over each group's values of v.
 /// A row continues from its parent row's state; roots from the sequence's committed state.
 struct Mamba2 {

@@ -1,7 +1,7 @@
-// The qwen3_5 forward against logits, hidden rows, greedy ids and MTP logits that transformers computed in float32 on
-// random checkpoints in both layouts (tests/golden/qwen3_5/README.md; the tolerances are its own).
+// Every family's forward against logits, hidden rows, greedy ids and MTP logits that transformers computed in float32
+// on random checkpoints in both layouts (tests/golden/<family>/README.md; the tolerances are theirs).
 #include <cmath>
-#include <map>
+#include <numeric>
 
 #include <gtest/gtest.h>
 
@@ -19,9 +19,16 @@ using testing::SequenceRunner;
 
 constexpr int32_t kMostRows = 256;
 
-std::optional<std::filesystem::path> checkpoint_path(const std::string& layout) {
-  if (layout == "mlx4") return testing::project_path("tests/golden/qwen3_5/mlx4");
-  return testing::shared_path("golden/qwen3_5/" + layout);
+struct GoldenCase {
+  std::string family;
+  std::string layout;
+  int64_t layers;    ///< of which the file has hidden rows
+  double tolerance;  ///< of logits
+};
+
+std::optional<std::filesystem::path> checkpoint_path(const GoldenCase& golden) {
+  if (golden.layout == "mlx4") return testing::project_path("tests/golden/" + golden.family + "/mlx4");
+  return testing::shared_path("golden/" + golden.family + "/" + golden.layout);
 }
 
 double largest_difference(const Rows& actual, int64_t first, const Rows& expected) {
@@ -42,22 +49,22 @@ double root_mean_square(const Rows& rows) {
   return std::sqrt(sum / static_cast<double>(rows.values.size()));
 }
 
-class Qwen35Golden : public ::testing::TestWithParam<std::string> {
+class Golden : public ::testing::TestWithParam<GoldenCase> {
  protected:
   void SetUp() override {
     const auto path = checkpoint_path(GetParam());
-    if (!path) GTEST_SKIP() << "no shared folder with golden/qwen3_5/" << GetParam();
+    if (!path) GTEST_SKIP() << "no shared folder with golden/" << GetParam().family << "/" << GetParam().layout;
     backend_ = backend::make_cpu_backend(0);
     model_ = load_model(*path, *backend_, kMostRows).model;
   }
-  std::string name(const std::string& tail) const { return GetParam() + "." + tail; }
+  std::string name(const std::string& tail) const { return GetParam().layout + "." + tail; }
 
-  GoldenFile golden_{testing::project_path("tests/golden/qwen3_5/golden.safetensors")};
+  GoldenFile golden_{testing::project_path("tests/golden/" + GetParam().family + "/golden.safetensors")};
   std::unique_ptr<backend::Backend> backend_;
   std::unique_ptr<Model> model_;
 };
 
-TEST_P(Qwen35Golden, LogitsOfAllPrompts) {
+TEST_P(Golden, LogitsOfAllPrompts) {
   for (const char* prompt : {"0", "1", "2"}) {
     const std::vector<int32_t> ids = golden_.ids(std::string("hf.") + prompt + ".input_ids");
     const Rows expected = golden_.rows(name(std::string(prompt) + ".logits"));
@@ -65,11 +72,11 @@ TEST_P(Qwen35Golden, LogitsOfAllPrompts) {
     const Rows logits = runner.feed(ids);
     const double difference = largest_difference(logits, logits.count() - expected.count(), expected);
     RecordProperty(std::string("largest_difference_") + prompt, std::to_string(difference));
-    EXPECT_LT(difference, 1e-3) << "prompt " << prompt;
+    EXPECT_LT(difference, GetParam().tolerance) << "prompt " << prompt;
   }
 }
 
-TEST_P(Qwen35Golden, LogitsInChunksAndSingleTokens) {
+TEST_P(Golden, LogitsInChunksAndSingleTokens) {
   const std::vector<int32_t> ids = golden_.ids("hf.1.input_ids");
   const Rows expected = golden_.rows(name("1.logits"));
   SequenceRunner runner(*backend_, *model_, kMostRows, {}, 7);
@@ -80,20 +87,22 @@ TEST_P(Qwen35Golden, LogitsInChunksAndSingleTokens) {
     logits.values.insert(logits.values.end(), part.values.begin(), part.values.end());
     done += count;
   }
-  EXPECT_LT(largest_difference(logits, 0, expected), 1e-3);
+  EXPECT_LT(largest_difference(logits, 0, expected), GetParam().tolerance);
 }
 
-TEST_P(Qwen35Golden, HiddenRowsLayerByLayer) {
-  if (GetParam() != "hf") GTEST_SKIP() << "the golden file has hidden rows of hf/ only";
-  SequenceRunner runner(*backend_, *model_, kMostRows, {0, 1, 2, 3});
+TEST_P(Golden, HiddenRowsLayerByLayer) {
+  if (GetParam().layout != "hf") GTEST_SKIP() << "the golden file has hidden rows of hf/ only";
+  std::vector<int32_t> taps(static_cast<size_t>(GetParam().layers));
+  std::iota(taps.begin(), taps.end(), 0);
+  SequenceRunner runner(*backend_, *model_, kMostRows, taps);
   runner.feed(golden_.ids("hf.1.input_ids"));
-  for (int64_t layer = 0; layer < 4; ++layer) {
+  for (int64_t layer = 0; layer < GetParam().layers; ++layer) {
     const Rows expected = golden_.rows("hf.1.hidden." + std::to_string(layer));
     EXPECT_LT(largest_difference(runner.read_tap(layer), 0, expected), 5e-4 * root_mean_square(expected)) << layer;
   }
 }
 
-TEST_P(Qwen35Golden, TapsMayComeInAnyOrderAndRepeat) {
+TEST_P(Golden, TapsMayComeInAnyOrderAndRepeat) {
   SequenceRunner ordered(*backend_, *model_, kMostRows, {0, 1, 2, 3});
   SequenceRunner shuffled(*backend_, *model_, kMostRows, {3, 0, 3});
   const std::vector<int32_t> ids = golden_.ids("hf.0.input_ids");
@@ -104,7 +113,7 @@ TEST_P(Qwen35Golden, TapsMayComeInAnyOrderAndRepeat) {
   EXPECT_EQ(shuffled.read_tap(2).values, ordered.read_tap(3).values);
 }
 
-TEST_P(Qwen35Golden, GreedyIds) {
+TEST_P(Golden, GreedyIds) {
   const std::vector<int32_t> expected = golden_.ids(name("greedy"));
   SequenceRunner runner(*backend_, *model_, kMostRows);
   std::vector<int32_t> reply;
@@ -116,7 +125,8 @@ TEST_P(Qwen35Golden, GreedyIds) {
   EXPECT_EQ(reply, expected);
 }
 
-TEST_P(Qwen35Golden, MtpLogits) {
+TEST_P(Golden, MtpLogits) {
+  if (!golden_.has(name("mtp.1.logits"))) GTEST_SKIP() << "this family has no MTP head";
   const std::vector<int32_t> ids = golden_.ids("hf.1.input_ids");
   const Rows expected = golden_.rows(name("mtp.1.logits"));
   SequenceRunner runner(*backend_, *model_, kMostRows);
@@ -134,11 +144,15 @@ TEST_P(Qwen35Golden, MtpLogits) {
   }
   backend_->run(plan, 2, [&] { head->forward(plan, *cache, runner.hidden(), chained, logits); });
   const Rows actual = testing::read_rows(*backend_, logits, plan.rows());
-  EXPECT_LT(largest_difference(actual, actual.count() - expected.count(), expected), 1e-3);
+  EXPECT_LT(largest_difference(actual, actual.count() - expected.count(), expected), GetParam().tolerance);
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, Qwen35Golden, ::testing::Values("mlx4", "hf"),
-                         [](const auto& parameter) { return parameter.param; });
+INSTANTIATE_TEST_SUITE_P(Families, Golden,
+                         ::testing::Values(GoldenCase{"qwen3_5", "mlx4", 4, 1e-3}, GoldenCase{"qwen3_5", "hf", 4, 1e-3},
+                                           GoldenCase{"nemotron_h", "mlx4", 5, 1e-3},
+                                           GoldenCase{"nemotron_h", "hf", 5, 1e-3},
+                                           GoldenCase{"gemma4", "mlx4", 4, 2e-3}, GoldenCase{"gemma4", "hf", 4, 2e-3}),
+                         [](const auto& golden) { return golden.param.family + "_" + golden.param.layout; });
 
 }  // namespace
 }  // namespace tensorfold::families
