@@ -69,8 +69,9 @@ CheckpointReport describe_checkpoint(const std::filesystem::path& directory) {
   report.generation = std::move(config.generation);
   try {
     const std::vector<std::string> names = format::SafetensorsStore::open_directory(directory)->names();
-    const size_t complete = report.family->inventory(config.json, {}).size();
-    report.draft_head_found = report.info.draft_head && report.family->inventory(config.json, names).size() == complete;
+    const std::vector<TensorSpec> present = report.family->inventory(config.json, names);
+    report.draft_head_found =
+        std::any_of(present.begin(), present.end(), [](const TensorSpec& spec) { return spec.draft_head; });
   } catch (const Error& error) {
     report.files_problem = error.what();
   }

@@ -64,7 +64,8 @@ class Model {
   virtual DraftHead* draft_head() { return nullptr; }
   // For block drafters that borrow the target's embedding and head.
   virtual void embed(const backend::Plan& plan, backend::Tensor output) = 0;
-  /// Logits of already normed rows (RowSet::logits of `plan` selects them).
+  /// Logits of already normed rows (RowSet::logits of `plan` selects them), not capped: a drafter's config names its
+  /// own cap.
   virtual void head(const backend::Plan& plan, backend::Tensor normed, backend::Tensor logits) = 0;
 };
 
@@ -89,6 +90,7 @@ struct TensorSpec {
   float spread = 0.1F;
   double read_share = 1.0;    ///< of its bytes that one row reads: chosen experts of all
   bool never_packed = false;  ///< converters leave it alone unless config.json names it (routers)
+  bool draft_head = false;    ///< belongs to the checkpoint's own draft head
 };
 
 /// Tensors that a family knows and does not read.

@@ -92,6 +92,15 @@ void rows(const KernelTable& kernels, Numbers& numbers) {
     kernels.add(a.data(), n, y.data());
     kernels.scale(0.3F, n, y.data());
     print("elementwise", y);
+    kernels.limited_swiglu(a.data(), b.data(), 0.5F, n, y.data());
+    print("limited_swiglu", y);
+    kernels.geglu(a.data(), b.data(), n, y.data());
+    print("geglu", y);
+    kernels.add_scaled(0.7F, a.data(), n, y.data());
+    kernels.soft_cap(1.5F, n, y.data());
+    print("soft_cap", y);
+    kernels.relu_squared(y.data(), n, y.data());
+    print("relu_squared", y);
     const float* history[] = {a.data(), b.data(), a.data(), y.data()};
     std::vector<float> convolved(static_cast<size_t>(n));
     const std::vector<float> taps = numbers.values(4 * n);
@@ -108,6 +117,12 @@ void mixers(const KernelTable& kernels, Numbers& numbers) {
     const std::vector<float> key = numbers.values(dim);
     const std::vector<float> value = numbers.values(value_dim);
     std::vector<float> y(static_cast<size_t>(value_dim));
+    std::vector<float> scan(static_cast<size_t>(value_dim));
+    std::vector<float> scanned = state;
+    kernels.mamba_step({scanned.data(), state.data(), value.data(), query.data(), key.data(), 0.9F, 0.4F, 1.1F,
+                        value_dim, dim, scan.data()});
+    print("mamba_step", scan);
+    print("mamba_state", scanned);
     kernels.delta_step(
         {state.data(), state.data(), query.data(), key.data(), value.data(), 0.9F, 0.4F, dim, value_dim, y.data()});
     print("delta_step", y);

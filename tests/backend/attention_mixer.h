@@ -15,6 +15,8 @@ struct AttentionShape {
   bool gated;
   int32_t window;
   bool norms;
+  bool values_from_keys = false;  ///< values are the raw keys, each head normed without a weight
+  int32_t idle = 0;               ///< further frequencies of zero: their pairs stay
 };
 
 class AttentionMixer : public Mixer {
@@ -23,6 +25,7 @@ class AttentionMixer : public Mixer {
     query_gain_ = random_floats(random, s_.key_dim);
     key_gain_ = random_floats(random, s_.key_dim);
     for (int32_t d = 0; d < s_.rotary; ++d) frequencies_.push_back(std::pow(100.0F, -static_cast<float>(d) / 8.0F));
+    frequencies_.resize(static_cast<size_t>(s_.rotary + s_.idle), 0.0F);
     scale_ = 1.0F / std::sqrt(static_cast<float>(s_.key_dim));
   }
   [[nodiscard]] backend::CacheLayout layout() const override {
@@ -45,6 +48,8 @@ class AttentionMixer : public Mixer {
     a.query = input.columns(0, query_width());
     a.key = input.columns(query_width(), key_width());
     a.value = input.columns(query_width() + key_width(), value_width());
+    if (s_.values_from_keys) a.value = a.key;
+    a.normalise_values = s_.values_from_keys;
     a.heads = s_.heads;
     a.kv_heads = s_.kv_heads;
     a.key_dim = s_.key_dim;
@@ -78,7 +83,7 @@ class AttentionMixer : public Mixer {
     }
     for (int32_t f = 0; f < s_.rotary; ++f) {
       const auto a = static_cast<size_t>(s_.interleaved ? 2 * f : f);
-      const auto b = static_cast<size_t>(s_.interleaved ? 2 * f + 1 : f + s_.rotary);
+      const auto b = static_cast<size_t>(s_.interleaved ? 2 * f + 1 : f + s_.rotary + s_.idle);
       const auto angle = static_cast<double>(static_cast<float>(row) * frequencies_[static_cast<size_t>(f)]);
       const double x = head[a];
       const double y = head[b];
@@ -86,6 +91,16 @@ class AttentionMixer : public Mixer {
       head[b] = y * std::cos(angle) + x * std::sin(angle);
     }
     return head;
+  }
+
+  [[nodiscard]] std::vector<double> value_of(const std::vector<float>& rows, int64_t row, int64_t kv) const {
+    const int64_t offset = query_width() + (s_.values_from_keys ? 0 : key_width()) + kv * s_.value_dim;
+    std::vector<double> value = head_of(rows, row, offset, s_.value_dim, nullptr);
+    double squares = 0.0;
+    for (const double v : value) squares += v * v;
+    const double factor = 1.0 / std::sqrt(squares / static_cast<double>(s_.value_dim) + 1e-6);
+    for (double& v : value) v *= s_.values_from_keys ? factor : 1.0;
+    return value;
   }
 
   [[nodiscard]] std::vector<double> reference(const std::vector<float>& rows) const override {
@@ -106,11 +121,8 @@ class AttentionMixer : public Mixer {
           for (size_t d = 0; d < key.size(); ++d) score += query[d] * key[d];
           const double weight = std::exp(score * static_cast<double>(scale_));
           total += weight;
-          for (int32_t d = 0; d < s_.value_dim; ++d) {
-            const int64_t offset = query_width() + key_width() + kv * s_.value_dim + d;
-            sum[static_cast<size_t>(d)] +=
-                weight * static_cast<double>(rows[static_cast<size_t>(p * input_width() + offset)]);
-          }
+          const std::vector<double> value = value_of(rows, p, kv);
+          for (size_t d = 0; d < value.size(); ++d) sum[d] += weight * value[d];
         }
         for (int32_t d = 0; d < s_.value_dim; ++d) {
           double y = sum[static_cast<size_t>(d)] / total;

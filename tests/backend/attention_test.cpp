@@ -6,9 +6,10 @@ namespace tensorfold::testing {
 namespace {
 
 const AttentionShape kShapes[] = {
-    {4, 2, 32, 32, 4, false, true, 0, true},     // as qwen3_5
-    {3, 1, 24, 40, 12, true, false, 0, false},   // odd sizes, interleaved
-    {6, 3, 16, 16, 8, false, false, 100, true},  // sliding window
+    {4, 2, 32, 32, 4, false, true, 0, true},             // as qwen3_5
+    {3, 1, 24, 40, 12, true, false, 0, false},           // odd sizes, interleaved
+    {6, 3, 16, 16, 8, false, false, 100, true},          // sliding window
+    {4, 1, 48, 48, 5, false, false, 0, true, true, 19},  // as gemma4's full layers
 };
 
 TEST(Attention, MatchesDoublePrecision) {

@@ -23,9 +23,14 @@ void expect_pass(const FuzzReport& report) {
   EXPECT_GT(report.compared_pages, 100U);
 }
 
-TEST(ScheduleFuzz, GoldenCheckpointKeepsTheLaw) {
-  expect_pass(fuzz_schedules(factory("tests/golden/qwen3_5/mlx4"), {.seconds = 6.0, .seed = 1}));
+class GoldenCheckpoint : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(GoldenCheckpoint, KeepsTheLaw) {
+  expect_pass(fuzz_schedules(factory(std::string("tests/golden/") + GetParam() + "/mlx4"), {.seconds = 6.0, .seed = 1}));
 }
+
+INSTANTIATE_TEST_SUITE_P(ScheduleFuzz, GoldenCheckpoint, ::testing::Values("qwen3_5", "nemotron_h", "gemma4"),
+                         [](const auto& family) { return std::string(family.param); });
 
 TEST(ScheduleFuzz, DemonstrationModelKeepsTheLaw) {
   FuzzOptions options{.seconds = 12.0, .seed = 2};

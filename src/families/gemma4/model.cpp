@@ -48,7 +48,8 @@ void Gemma4Model::forward(const backend::Plan& plan, backend::Cache& cache, cons
                             .epsilon = config_.epsilon,
                             .output = outputs.logits,
                             .rows = RowSet::logits});
-    soft_cap(plan, outputs.logits);
+    if (config_.soft_cap > 0.0F)
+      backend_.soft_cap(plan, {.values = outputs.logits, .cap = config_.soft_cap, .rows = RowSet::logits});
   }
 }
 
@@ -58,12 +59,6 @@ void Gemma4Model::embed(const backend::Plan& plan, Tensor output) {
 
 void Gemma4Model::head(const backend::Plan& plan, Tensor normed, Tensor logits) {
   backend_.project(plan, {.weights = head_.get(), .input = normed, .output = logits, .rows = RowSet::logits});
-  soft_cap(plan, logits);
-}
-
-void Gemma4Model::soft_cap(const backend::Plan& plan, Tensor logits) const {
-  if (config_.soft_cap > 0.0F)
-    backend_.soft_cap(plan, {.values = logits, .cap = config_.soft_cap, .rows = RowSet::logits});
 }
 
 backend::CacheLayout Gemma4Model::cache_layout() const { return list_caches(config_); }

@@ -19,11 +19,9 @@ class Gemma4Model : public Model {
   void forward(const backend::Plan& plan, backend::Cache& cache, const ForwardOutputs& outputs) override;
   /// Scaled embeddings, as the model's own first step: drafters were trained on these (spec 10.4, 2).
   void embed(const backend::Plan& plan, backend::Tensor output) override;
-  /// Soft-capped, as the model's own.
   void head(const backend::Plan& plan, backend::Tensor normed, backend::Tensor logits) override;
 
  private:
-  void soft_cap(const backend::Plan& plan, backend::Tensor logits) const;
   void load(const format::TensorStore& store, const format::Quantization& quantization);
 
   ModelInfo info_;

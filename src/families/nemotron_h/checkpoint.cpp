@@ -115,7 +115,9 @@ std::vector<TensorSpec> list_tensors(const Config& config, const Layout& layout)
   }
   specs.push_back({layout.root + "norm_f.weight", TensorRole::vector, {config.hidden}});
   if (!config.tied) specs.push_back({layout.head, TensorRole::linear, {config.vocabulary, config.hidden}});
+  const size_t first = specs.size();
   if (config.mtp && layout.mtp) list_mtp(specs, config, layout);
+  for (size_t i = first; i < specs.size(); ++i) specs[i].draft_head = true;
   return specs;
 }
 

@@ -77,6 +77,7 @@ void Decoder::attention(const backend::Plan& plan, backend::Cache& cache, int32_
                             .kv_heads = config_.kv_heads,
                             .key_dim = config_.head_dim,
                             .value_dim = config_.head_dim,
+                            .rotary = {},
                             .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim))),
                             .output = out});
   backend_.project(plan, {.weights = weights.out.get(), .input = out, .epilogue = Project::Epilogue::add, .output = x});

@@ -101,7 +101,9 @@ std::vector<TensorSpec> list_tensors(const Config& config, const Layout& layout)
   }
   specs.push_back({layout.root + "norm.weight", TensorRole::vector, {config.hidden}});
   if (!config.tied) specs.push_back({layout.head, TensorRole::linear, {config.vocabulary, config.hidden}});
+  const size_t first = specs.size();
   if (config.mtp_layers == 1 && !layout.mtp.empty()) list_mtp(specs, config, layout.mtp);
+  for (size_t i = first; i < specs.size(); ++i) specs[i].draft_head = true;
   return specs;
 }
 
