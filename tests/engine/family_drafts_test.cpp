@@ -1,0 +1,107 @@
+// Drafts of the families' own heads and of block drafters leave a reply as it is: the golden greedy ids come out with
+// drafts as without. Random drafters are right by chance alone, so this is about rollback, not about speed.
+#include "drafters/dflash_drafter.h"
+#include "drafters/drafter_set.h"
+#include "drafters/memory_store.h"
+#include "engine_fixture.h"
+#include "families/golden_file.h"
+
+namespace tensorfold::engine {
+namespace {
+
+using tensorfold::testing::GoldenFile;
+using tensorfold::testing::project_path;
+using tensorfold::testing::random_values;
+
+using Drafters = std::vector<std::unique_ptr<drafters::Drafter>>;
+
+/// The reply to a golden prompt with the given drafters; how many drafts it saw goes to `drafted`.
+std::vector<int32_t> reply_with(testing::Subject& subject, Drafters drafters, const std::vector<int32_t>& prompt,
+                                int32_t tokens, int32_t& drafted) {
+  EngineOptions options = testing::small_options();
+  options.context = 256;
+  const auto engine = start_engine(*subject.backend, subject.model(), options, std::move(drafters));
+  Request request;
+  request.prompt = prompt;
+  request.max_tokens = tokens;
+  testing::Reply reply;
+  reply.attach(request);
+  engine->submit(std::move(request));
+  const ReplyResult& result = reply.wait();
+  EXPECT_EQ(result.error, "");
+  drafted = result.statistics.drafted;
+  return reply.tokens();
+}
+
+TEST(FamilyDrafts, NemotronRepliesAreSerialWithItsMtpHead) {
+  const GoldenFile golden(project_path("tests/golden/nemotron_h/golden.safetensors"));
+  const auto subject = testing::load_subject("tests/golden/nemotron_h/mlx4", 2, 256);
+  ASSERT_NE(subject->model().draft_head(), nullptr);
+  int32_t drafted = 0;
+  drafters::DrafterChoice choice;
+  choice.mtp_options.confidence = 0.0F;
+  const std::vector<int32_t> expected = golden.ids("mlx4.greedy");
+  EXPECT_EQ(reply_with(*subject, drafters::make_drafters(*subject->backend, subject->model(), choice),
+                       golden.ids("hf.1.input_ids"), static_cast<int32_t>(expected.size()), drafted),
+            expected);
+  EXPECT_GT(drafted, 0);
+}
+
+/// A DFlash v1 drafter for the golden Gemma checkpoint, as published ones are made, with random weights.
+nlohmann::json dflash_config() {
+  return nlohmann::json::parse(R"({
+    "architectures": ["DFlashDraftModel"], "model_type": "qwen3", "hidden_size": 128, "num_hidden_layers": 2,
+    "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 24, "intermediate_size": 96,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "rms_norm_eps": 1e-6, "rope_theta": 1000000,
+    "vocab_size": 512, "block_size": 8, "final_logit_softcapping": 30.0, "num_target_layers": 4,
+    "dflash_config": {"mask_token_id": 4, "target_layer_ids": [0, 1, 3]}
+  })");
+}
+
+tensorfold::testing::MemoryStore dflash_weights() {
+  tensorfold::testing::MemoryStore store;
+  std::mt19937 random(81);
+  const auto matrix = [&](const std::string& name, int64_t outputs, int64_t inputs) {
+    store.add(name, {outputs, inputs}, random_values(random, static_cast<size_t>(outputs * inputs), 0.08F));
+  };
+  const auto norm = [&](const std::string& name, int64_t width) {
+    store.add(name, {width}, std::vector<float>(static_cast<size_t>(width), 1.0F));
+  };
+  matrix("fc.weight", 128, 3 * 128);
+  norm("hidden_norm.weight", 128);
+  norm("norm.weight", 128);
+  for (const char* layer : {"layers.0.", "layers.1."}) {
+    const std::string at = layer;
+    norm(at + "input_layernorm.weight", 128);
+    norm(at + "post_attention_layernorm.weight", 128);
+    matrix(at + "self_attn.q_proj.weight", 128, 128);
+    matrix(at + "self_attn.k_proj.weight", 64, 128);
+    matrix(at + "self_attn.v_proj.weight", 64, 128);
+    matrix(at + "self_attn.o_proj.weight", 128, 128);
+    norm(at + "self_attn.q_norm.weight", 32);
+    norm(at + "self_attn.k_norm.weight", 32);
+    matrix(at + "mlp.gate_proj.weight", 96, 128);
+    matrix(at + "mlp.up_proj.weight", 96, 128);
+    matrix(at + "mlp.down_proj.weight", 128, 96);
+  }
+  return store;
+}
+
+TEST(FamilyDrafts, GemmaRepliesAreSerialWithADflashDrafter) {
+  const GoldenFile golden(project_path("tests/golden/gemma4/golden.safetensors"));
+  const auto subject = testing::load_subject("tests/golden/gemma4/mlx4", 2, 256);
+  const tensorfold::testing::MemoryStore store = dflash_weights();
+  Drafters own;
+  own.push_back(
+      std::make_unique<drafters::DflashDrafter>(*subject->backend, subject->model(), dflash_config(), store,
+                                                drafters::DflashOptions{.bits = 0, .tree = false, .weights = {}}));
+  int32_t drafted = 0;
+  const std::vector<int32_t> expected = golden.ids("mlx4.greedy");
+  EXPECT_EQ(reply_with(*subject, std::move(own), golden.ids("hf.1.input_ids"), static_cast<int32_t>(expected.size()),
+                       drafted),
+            expected);
+  EXPECT_GT(drafted, 0);
+}
+
+}  // namespace
+}  // namespace tensorfold::engine
