@@ -54,6 +54,7 @@ void DraftPlanner::attach(CachePool& pool) {
 void DraftPlanner::open(const Sequence& sequence, int32_t cached) {
   for (const auto& drafter : drafters_) drafter->open(sequence.lane_index, sequence.tokens, cached);
   policy_.open(sequence.lane_index);
+  rounds_since_.erase(sequence.lane_index);
 }
 
 void DraftPlanner::close(const Sequence& sequence) {
@@ -77,14 +78,27 @@ void DraftPlanner::ask(int32_t drafter, std::span<Lane> lanes, bool only_granted
   }
   if (requests.empty()) return;
   std::vector<drafters::Draft> drafts(requests.size());
+  const bool steady = is_steady(drafter, requests);
   const Clock::time_point start = Clock::now();
   at(drafter).propose(requests, drafts);
   const double each = seconds_since(start) / static_cast<double>(requests.size());
   for (size_t i = 0; i < requests.size(); ++i) {
     cut_draft(drafts[i], static_cast<size_t>(requests[i].most));
-    if (!drafts[i].empty()) policy_.record_proposal(drafter, static_cast<int32_t>(drafts[i].tokens.size()), each);
+    rounds_since_[requests[i].lane][drafter] = 0;
+    if (steady && !drafts[i].empty()) {
+      policy_.record_proposal(drafter, static_cast<int32_t>(drafts[i].tokens.size()), each);
+    }
     asked[i]->found[static_cast<size_t>(drafter)] = std::move(drafts[i]);
   }
+}
+
+bool DraftPlanner::is_steady(int32_t drafter, std::span<const drafters::DraftRequest> requests) const {
+  return std::all_of(requests.begin(), requests.end(), [&](const drafters::DraftRequest& request) {
+    const auto lane = rounds_since_.find(request.lane);
+    if (lane == rounds_since_.end()) return false;
+    const auto since = lane->second.find(drafter);
+    return since != lane->second.end() && since->second <= 1;
+  });
 }
 
 void DraftPlanner::grant_fixed(std::span<Lane> lanes, int32_t most_rows) const {
@@ -149,6 +163,9 @@ std::vector<Proposal> DraftPlanner::propose(std::span<Sequence* const> sequences
 
 void DraftPlanner::absorb(std::span<const drafters::KeptRows> kept, backend::Tensor hidden, backend::Tensor taps) {
   if (kept.empty()) return;
+  for (const drafters::KeptRows& rows : kept) {
+    for (auto& [drafter, since] : rounds_since_[rows.lane]) ++since;
+  }
   for (const auto& drafter : drafters_) drafter->absorb(kept, hidden, taps);
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "drafters/draft_policy.h"
@@ -63,7 +64,13 @@ class DraftPlanner {
   void grant_fixed(std::span<Lane> lanes, int32_t most_rows) const;
   void grant_by_policy(std::span<Lane> lanes, int32_t most_rows);
 
+  /// Whether a proposal for these lanes costs what it costs round after round: each was asked in the last round too, so
+  /// that the drafter has no rows to catch up with (a prompt's, above all).
+  [[nodiscard]] bool is_steady(int32_t drafter, std::span<const drafters::DraftRequest> requests) const;
+
   std::vector<std::unique_ptr<drafters::Drafter>> drafters_;
+  /// By lane and drafter: rounds since it last proposed for the lane; missing: it never did.
+  std::unordered_map<int32_t, std::unordered_map<int32_t, int32_t>> rounds_since_;
   std::vector<bool> free_;  ///< proposes from tokens alone
   drafters::TargetOutputs wants_;
   drafters::DraftPolicy policy_;
