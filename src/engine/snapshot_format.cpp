@@ -113,7 +113,7 @@ std::string encode_header(const SnapshotHeader& header) {
 }
 
 SnapshotHeader read_header(const File& file) {
-  const auto damaged = [&] [[noreturn]] (const char* what) {
+  const auto damaged = [&](const char* what) {
     fail(ErrorKind::corrupt_file, "kept prefix {} has {}", file.path().string(), what);
   };
   std::string fixed(fixed_bytes, '\0');

@@ -64,7 +64,9 @@ void Macro::bind_rest(const Arguments& arguments, Scope& scope) const {
   }
   std::vector<std::pair<Value, Value>> rest;
   if (statement_.uses_caller) scope.set("caller", Value::undefined("No caller defined"));
-  for (const auto& [name, value] : arguments.named) {
+  for (const auto& argument : arguments.named) {
+    const auto& name = argument.first;
+    const auto& value = argument.second;
     const bool known = std::any_of(statement_.parameters.begin(), statement_.parameters.end(),
                                    [&](const Parameter& parameter) { return parameter.name == name; });
     if (known) continue;
