@@ -51,6 +51,7 @@ LayerWeights load_layer(WeightLoader& loader, const Config& config, const std::s
 class Decoder {
  public:
   Decoder(const Config& config, backend::Backend& backend, int32_t max_rows);
+  [[nodiscard]] const Config& config() const { return config_; }
 
   /// x <- x + mixer(RMSNorm(x)) for every row of the plan. `entry`: of the layer's cache; experts have none.
   void layer(const backend::Plan& plan, backend::Cache& cache, int32_t entry, const LayerWeights& weights,

@@ -49,6 +49,7 @@ LayerWeights load_layer(WeightLoader& loader, const std::string& prefix, bool at
 class Decoder {
  public:
   Decoder(const Config& config, backend::Backend& backend, int32_t max_rows);
+  [[nodiscard]] const Config& config() const { return config_; }
 
   /// x <- x + mixer(RMSNorm(x)); x <- x + MLP(RMSNorm(x)), for every row of the plan. `entry`: of the layer's cache.
   void layer(const backend::Plan& plan, backend::Cache& cache, int32_t entry, const LayerWeights& weights,

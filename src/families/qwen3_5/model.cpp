@@ -2,12 +2,10 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/error.h"
 #include "format/config.h"
 
 namespace tensorfold::families::qwen3_5 {
 
-using backend::RowSet;
 using backend::Tensor;
 
 namespace {
@@ -28,70 +26,18 @@ backend::CacheLayout list_caches(const Config& config) {
 
 }  // namespace
 
-// The forward in one page: embed; every layer; final norm and head. The logits always come from the residual stream by
-// the same fused norm and product, whatever else is asked for, so no output changes another's bits.
-void Qwen35Model::forward(const backend::Plan& plan, backend::Cache& cache, const ForwardOutputs& outputs) {
-  check(plan.rows() <= max_rows_, "a plan has no more rows than the model was loaded for");
-  backend_.embed(plan, *embedding_, 1.0F, x_);
-  for (size_t layer = 0; layer < layers_.size(); ++layer) {
-    decoder_.layer(plan, cache, static_cast<int32_t>(layer), layers_[layer], x_);
-    for (size_t tap = 0; outputs.taps && tap < outputs.tap_layers.size(); ++tap) {
-      if (outputs.tap_layers[tap] != static_cast<int32_t>(layer)) continue;
-      backend_.copy(plan, x_, outputs.taps.columns(static_cast<int64_t>(tap) * config_.hidden, config_.hidden));
-    }
-  }
-  if (outputs.hidden) {
-    backend_.rms_norm(plan,
-                      {.input = x_, .weight = final_norm_.get(), .epsilon = config_.epsilon, .output = outputs.hidden});
-  }
-  if (outputs.logits && !plan.logit_rows.empty()) {
-    backend_.project(plan, {.weights = head_.get(),
-                            .input = x_,
-                            .norm = final_norm_.get(),
-                            .epsilon = config_.epsilon,
-                            .output = outputs.logits,
-                            .rows = RowSet::logits});
-  }
-}
-
-void Qwen35Model::embed(const backend::Plan& plan, Tensor output) { backend_.embed(plan, *embedding_, 1.0F, output); }
-
-void Qwen35Model::head(const backend::Plan& plan, Tensor normed, Tensor logits) {
-  backend_.project(plan, {.weights = head_.get(), .input = normed, .output = logits, .rows = RowSet::logits});
+void Qwen35Model::layer(const backend::Plan& plan, backend::Cache& cache, size_t index, Tensor x) {
+  decoder_.layer(plan, cache, static_cast<int32_t>(index), layers_[index], x);
 }
 
 backend::CacheLayout Qwen35Model::cache_layout() const { return list_caches(config_); }
 
-void MtpHead::forward(const backend::Plan& plan, backend::Cache& cache, Tensor hidden, Tensor hidden_output,
-                      Tensor logits) {
-  backend::Backend& backend = shared_.backend;
-  const int64_t width = shared_.config.hidden;
-  const float epsilon = shared_.config.epsilon;
-  backend.embed(plan, shared_.embedding, 1.0F, x_);
-  backend.rms_norm(
-      plan,
-      {.input = x_, .weight = embedding_norm_.get(), .epsilon = epsilon, .output = joined_.view.columns(0, width)});
-  backend.rms_norm(plan, {.input = hidden,
-                          .weight = hidden_norm_.get(),
-                          .epsilon = epsilon,
-                          .output = joined_.view.columns(width, width)});
-  backend.project(plan, {.weights = join_.get(), .input = joined_, .output = x_});
-  shared_.decoder.layer(plan, cache, 0, layer_, x_);
-  if (hidden_output) {
-    backend.rms_norm(plan, {.input = x_, .weight = final_norm_.get(), .epsilon = epsilon, .output = hidden_output});
-  }
-  if (logits && !plan.logit_rows.empty()) {
-    backend.project(plan, {.weights = &shared_.head,
-                           .input = x_,
-                           .norm = final_norm_.get(),
-                           .epsilon = epsilon,
-                           .output = logits,
-                           .rows = RowSet::logits});
-  }
+void MtpHead::layers(const backend::Plan& plan, backend::Cache& cache, Tensor x) {
+  decoder_.layer(plan, cache, 0, layer_, x);
 }
 
 backend::CacheLayout MtpHead::cache_layout() const {
-  return {{backend::PagedEntry{"mtp layer 0", 2LL * shared_.config.kv_width()}}};
+  return {{backend::PagedEntry{"mtp layer 0", 2LL * decoder_.config().kv_width()}}};
 }
 
 namespace {
@@ -108,25 +54,22 @@ float norm_shift(const Config& config, const Layout& layout, const format::Tenso
 
 }  // namespace
 
-MtpHead::MtpHead(WeightLoader& loader, const std::string& prefix, const SharedWeights& shared, int32_t max_rows)
-    : shared_(shared),
-      // Zero-centred in every layout.
-      embedding_norm_(loader.vector(prefix + "pre_fc_norm_embedding.weight", 1.0F)),
-      hidden_norm_(loader.vector(prefix + "pre_fc_norm_hidden.weight", 1.0F)),
-      final_norm_(loader.vector(prefix + "norm.weight", 1.0F)),
-      join_(loader.projection({prefix + "fc"})),
-      layer_(load_layer(loader, prefix + "layers.0.", true, 1.0F)),
-      joined_(shared.backend.allocate(max_rows, 2LL * shared.config.hidden)),
-      x_(shared.backend.allocate(max_rows, shared.config.hidden)) {}
+// The head's norms are zero-centred in every layout.
+MtpHead::MtpHead(WeightLoader& loader, const std::string& prefix, const Decoder& decoder, const FrameWeights& frame,
+                 backend::Backend& backend, int32_t max_rows)
+    : JoinedDraftHead({.embedding_norm = loader.vector(prefix + "pre_fc_norm_embedding.weight", 1.0F),
+                       .hidden_norm = loader.vector(prefix + "pre_fc_norm_hidden.weight", 1.0F),
+                       .final_norm = loader.vector(prefix + "norm.weight", 1.0F),
+                       .join = loader.projection({prefix + "fc"})},
+                      frame, backend, max_rows, decoder.config().hidden),
+      decoder_(decoder),
+      layer_(load_layer(loader, prefix + "layers.0.", true, 1.0F)) {}
 
 Qwen35Model::Qwen35Model(const nlohmann::json& config, const format::TensorStore& store, backend::Backend& backend,
                          int32_t max_rows)
-    : info_(describe(config)),
+    : FramedModel(describe(config), backend, max_rows),
       config_(parse_config(config)),
-      backend_(backend),
-      max_rows_(max_rows),
-      decoder_(config_, backend, max_rows),
-      x_(backend.allocate(max_rows, config_.hidden)) {
+      decoder_(config_, backend, max_rows) {
   load(store, format::Quantization::parse(config));
 }
 
@@ -135,17 +78,17 @@ void Qwen35Model::load(const format::TensorStore& store, const format::Quantizat
   const std::vector<TensorSpec> inventory = list_tensors(config_, layout);
   WeightLoader loader(inventory, store, quantization, backend_);
   const float shift = norm_shift(config_, layout, store);
-  embedding_ = loader.embedding(layout.root + "embed_tokens");
+  frame_.epsilon = config_.epsilon;
+  frame_.embedding = loader.embedding(layout.root + "embed_tokens");
   for (int32_t layer = 0; layer < config_.layers; ++layer) {
     layers_.push_back(load_layer(loader, layout.layer(layer), config_.attends[static_cast<size_t>(layer)], shift));
   }
-  final_norm_ = loader.vector(layout.root + "norm.weight", shift);
-  head_ = loader.projection({config_.tied ? layout.root + "embed_tokens" : layout.head});
+  frame_.final_norm = loader.vector(layout.root + "norm.weight", shift);
+  frame_.head = loader.projection({config_.tied ? layout.root + "embed_tokens" : layout.head});
   info_.decode_bytes = static_cast<int64_t>(loader.projection_bytes());
   info_.draft_head = config_.mtp_layers == 1 && !layout.mtp.empty();
   if (info_.draft_head) {
-    const SharedWeights shared{config_, backend_, decoder_, *embedding_, *head_};
-    mtp_ = std::make_unique<MtpHead>(loader, layout.mtp, shared, max_rows_);
+    mtp_ = std::make_unique<MtpHead>(loader, layout.mtp, decoder_, frame_, backend_, max_rows());
   }
 }
 
