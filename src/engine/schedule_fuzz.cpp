@@ -381,7 +381,9 @@ FuzzReport fuzz_schedules(const FuzzFactory& make, const FuzzOptions& options) {
                   page_tokens == reference_page, random, report);
       ++report.counters["worlds"];
       if (page_tokens != reference_page) ++report.counters["page_sizes"];
-      for (int round = 0; round < 25 && goes_on(); ++round) world.round();
+      // A slow model's worlds end by the clock, so that there are several of them.
+      const auto opened = Clock::now();
+      for (int round = 0; round < 25 && goes_on() && Clock::now() - opened < share / 4; ++round) world.round();
     }
   }
   return report;
