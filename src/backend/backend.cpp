@@ -15,5 +15,13 @@ void Backend::norm_add(const Plan&, const NormAdd&) { refuse(*this, "normed addi
 void Backend::soft_cap(const Plan&, const SoftCap&) { refuse(*this, "soft cap"); }
 void Backend::experts(const Plan&, const Experts&) { refuse(*this, "mixture of experts"); }
 void Backend::mamba2(const Plan&, const Mamba2&) { refuse(*this, "Mamba-2 step"); }
+void Backend::mean_streams(const Plan&, const MeanStreams&) { refuse(*this, "mean of streams"); }
+void Backend::hyper_connection_read(const Plan&, const HyperConnectionRead&) { refuse(*this, "hyper-connection"); }
+void Backend::hyper_connection_write(const Plan&, const HyperConnectionWrite&) { refuse(*this, "hyper-connection"); }
+std::unique_ptr<NgramTable> Backend::load_ngram_table(const NgramHashing&, std::span<const format::Linear>) {
+  refuse(*this, "n-gram embedding");
+}
+void Backend::ngram_embed(const Plan&, const NgramTable&, Tensor) { refuse(*this, "n-gram embedding"); }
+void Backend::ngram_branch(const Plan&, const NgramBranch&) { refuse(*this, "n-gram embedding"); }
 
 }  // namespace tensorfold::backend

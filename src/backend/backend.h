@@ -16,6 +16,8 @@
 #include "backend/draw.h"
 #include "backend/operations/experts.h"
 #include "backend/operations/mamba2.h"
+#include "backend/operations/ngram.h"
+#include "backend/operations/streams.h"
 #include "backend/plan.h"
 #include "backend/tensors.h"
 #include "format/tensor_store.h"
@@ -83,7 +85,7 @@ struct Attention {
   int32_t entry = 0;
   Tensor
       query;   ///< [heads][key_dim], or with `gated` [heads][2][key_dim]: query then gate. No buffer: only write keys.
-  Tensor key;    ///< [kv_heads][key_dim]
+  Tensor key;  ///< [kv_heads][key_dim]
   Tensor value;  ///< [kv_heads][value_dim]; may be the same columns as `key`, which is read raw
   int32_t heads = 0;
   int32_t kv_heads = 0;
@@ -98,7 +100,7 @@ struct Attention {
   bool bidirectional = false;
   bool gated = false;             ///< output *= sigmoid(gate)
   bool normalise_values = false;  ///< values pass an RMSNorm without weight, a head at a time
-  Tensor output;       ///< [heads][value_dim]
+  Tensor output;                  ///< [heads][value_dim]
 };
 
 /// Causal convolution + SiLU, gates, gated delta step and gated RMSNorm of one layer (Qwen3.8-27B spec A.5, 2 to 7).
@@ -116,6 +118,7 @@ struct GatedDelta {
   const Vector* norm = nullptr;         ///< [value_dim], plain multiplier
   float epsilon = 0.0F;                 ///< of that norm
   float key_epsilon = 1e-6F;            ///< added to a query or key head's mean of squares before the root
+  bool sigmoid_gate = false;            ///< the gate's activation: sigmoid in place of SiLU
   Tensor output;                        ///< [value_heads][value_dim]
 };
 
@@ -175,6 +178,15 @@ class Backend {
   virtual void soft_cap(const Plan& plan, const SoftCap& arguments);
   virtual void experts(const Plan& plan, const Experts& arguments);
   virtual void mamba2(const Plan& plan, const Mamba2& arguments);
+  virtual void mean_streams(const Plan& plan, const MeanStreams& arguments);
+  virtual void hyper_connection_read(const Plan& plan, const HyperConnectionRead& arguments);
+  virtual void hyper_connection_write(const Plan& plan, const HyperConnectionWrite& arguments);
+  /// A table of hashed n-grams from the `shards` that hold its rows in order; keeps their files open, reads no row.
+  virtual std::unique_ptr<NgramTable> load_ngram_table(const NgramHashing& hashing,
+                                                       std::span<const format::Linear> shards);
+  /// output = the looked-up rows of every head, side by side.
+  virtual void ngram_embed(const Plan& plan, const NgramTable& table, Tensor output);
+  virtual void ngram_branch(const Plan& plan, const NgramBranch& arguments);
   /// output row first + j = input row rows[j]; the tensors differ and have equal widths.
   virtual void gather_rows(std::span<const int32_t> rows, Tensor input, Tensor output, int32_t first) = 0;
 

@@ -44,11 +44,21 @@ struct Mamba2Shape {
   [[nodiscard]] int64_t state_values() const { return values() * state + (kernel - 1) * channels(); }
 };
 
+/// A causal convolution whose taps lie `dilation` positions apart. State of one sequence: its last rows() input rows
+/// [rows()][channels], oldest first.
+struct DilatedConvolutionShape {
+  int64_t channels = 0;
+  int32_t kernel = 4;
+  int32_t dilation = 1;
+  [[nodiscard]] int64_t rows() const { return 1LL * (kernel - 1) * dilation; }
+  [[nodiscard]] int64_t state_values() const { return rows() * channels; }
+};
+
 /// A recurrent state: one a sequence, replaced at every token. `shape` selects the step function; a further recurrence
 /// is a further alternative here and a further case in each backend.
 struct StateEntry {
   std::string name;
-  std::variant<GatedDeltaShape, Mamba2Shape> shape;
+  std::variant<GatedDeltaShape, Mamba2Shape, DilatedConvolutionShape> shape;
 };
 
 using CacheEntry = std::variant<PagedEntry, StateEntry>;

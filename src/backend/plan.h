@@ -5,11 +5,16 @@
 // verification are the same thing. Nothing computed for a row may depend on the other rows (DESIGN section 1).
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 namespace tensorfold::backend {
+
+/// Most tokens before a sequence's first row that a plan carries: what n-gram embeddings look back to.
+inline constexpr int32_t kHistoryTokens = 7;
 
 /// The rows of one sequence inside a plan, and where its committed past lies.
 struct SequenceRows {
@@ -25,6 +30,9 @@ struct SequenceRows {
   /// The rows are a chain that will all be kept (a prompt chunk, a serial token): the forward commits them itself.
   /// Otherwise it reads committed state only and leaves window records for Backend::commit.
   bool keep_all = false;
+  /// Range of Plan::history: the committed tokens right before the first row, as far as the plan has them.
+  int32_t first_history = 0;
+  int32_t history_count = 0;
 };
 
 /// One forward. Rows of a sequence are contiguous; a parent precedes its children.
@@ -36,14 +44,21 @@ struct Plan {
   std::vector<SequenceRows> sequences;
   std::vector<int32_t> pages;  ///< page ids of all sequences, back to back
   std::vector<int32_t>
-      logit_rows;  ///< rows whose logits are wanted, ascending; row j of a logits tensor is logit_rows[j]
+      logit_rows;                ///< rows whose logits are wanted, ascending; row j of a logits tensor is logit_rows[j]
+  std::vector<int32_t> history;  ///< committed tokens of all sequences, back to back
 
   [[nodiscard]] int32_t rows() const { return static_cast<int32_t>(tokens.size()); }
-  /// Starts a sequence; its rows follow. `page_table` is copied.
-  void begin_sequence(int32_t committed, int32_t state_slot, std::span<const int32_t> page_table, bool keep_all) {
+  /// Starts a sequence; its rows follow. `page_table` is copied, and so are the last kHistoryTokens of `past`: the
+  /// tokens at positions ..committed-1 (all of them or their end; none for models that ask for no token but a row's
+  /// own).
+  void begin_sequence(int32_t committed, int32_t state_slot, std::span<const int32_t> page_table, bool keep_all,
+                      std::span<const int32_t> past = {}) {
+    const auto kept = past.last(std::min(past.size(), static_cast<size_t>(kHistoryTokens)));
     sequences.push_back({rows(), 0, committed, state_slot, static_cast<int32_t>(pages.size()),
-                         static_cast<int32_t>(page_table.size()), keep_all});
+                         static_cast<int32_t>(page_table.size()), keep_all, static_cast<int32_t>(history.size()),
+                         static_cast<int32_t>(kept.size())});
     pages.insert(pages.end(), page_table.begin(), page_table.end());
+    history.insert(history.end(), kept.begin(), kept.end());
   }
   /// Adds a row to the sequence begun last and returns its index; `parent` is a row of this plan or -1.
   int32_t add_row(int32_t token, int32_t position, int32_t parent, bool wants_logits) {
@@ -58,6 +73,9 @@ struct Plan {
   }
   [[nodiscard]] std::span<const int32_t> pages_of(const SequenceRows& sequence) const {
     return {pages.data() + sequence.first_page, static_cast<size_t>(sequence.page_count)};
+  }
+  [[nodiscard]] std::span<const int32_t> history_of(const SequenceRows& sequence) const {
+    return {history.data() + sequence.first_history, static_cast<size_t>(sequence.history_count)};
   }
 };
 

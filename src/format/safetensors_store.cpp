@@ -49,6 +49,22 @@ std::set<std::string> list_files(const std::filesystem::path& directory) {
   return names;
 }
 
+/// A stretch of a file that stays open.
+class FileTensor final : public TensorBytes {
+ public:
+  FileTensor(std::shared_ptr<const File> file, uint64_t first, uint64_t bytes)
+      : file_(std::move(file)), first_(first), bytes_(bytes) {}
+  void read(uint64_t offset, std::span<std::byte> out) const override {
+    check(offset <= bytes_ && out.size() <= bytes_ - offset, "a read stays inside its tensor");
+    file_->read(first_ + offset, out);
+  }
+
+ private:
+  std::shared_ptr<const File> file_;
+  uint64_t first_;
+  uint64_t bytes_;
+};
+
 }  // namespace
 
 std::unique_ptr<SafetensorsStore> SafetensorsStore::open_directory(const std::filesystem::path& directory) {
@@ -97,7 +113,7 @@ void SafetensorsStore::add_part(File file, bool indexed, ProblemList& problems) 
                    parts_[static_cast<size_t>(known->second.file)].name, name);
     }
   }
-  parts_.push_back({std::move(file), name, std::move(header.metadata), indexed});
+  parts_.push_back({std::make_shared<const File>(std::move(file)), name, std::move(header.metadata), indexed});
 }
 
 void SafetensorsStore::check_index(const std::map<std::string, std::string>& index, ProblemList& problems) const {
@@ -127,11 +143,16 @@ std::vector<std::string> SafetensorsStore::names() const {
 void SafetensorsStore::read(const TensorInfo& tensor, uint64_t offset, std::span<std::byte> out) const {
   check(tensor.file >= 0 && static_cast<size_t>(tensor.file) < parts_.size(), "a tensor is read from its own store");
   check(offset <= tensor.bytes && out.size() <= tensor.bytes - offset, "a read stays inside its tensor");
-  parts_[static_cast<size_t>(tensor.file)].file.read(tensor.offset + offset, out);
+  parts_[static_cast<size_t>(tensor.file)].file->read(tensor.offset + offset, out);
+}
+
+std::shared_ptr<const TensorBytes> SafetensorsStore::keep_open(const TensorInfo& tensor) const {
+  check(tensor.file >= 0 && static_cast<size_t>(tensor.file) < parts_.size(), "a tensor is read from its own store");
+  return std::make_shared<FileTensor>(parts_[static_cast<size_t>(tensor.file)].file, tensor.offset, tensor.bytes);
 }
 
 void SafetensorsStore::release(const TensorInfo& tensor) const {
-  parts_[static_cast<size_t>(tensor.file)].file.drop(tensor.offset, tensor.bytes);
+  parts_[static_cast<size_t>(tensor.file)].file->drop(tensor.offset, tensor.bytes);
 }
 
 uint64_t SafetensorsStore::tensor_bytes() const {

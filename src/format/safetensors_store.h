@@ -19,7 +19,7 @@ class SafetensorsStore : public TensorStore {
  public:
   /// One file of the checkpoint.
   struct Part {
-    File file;
+    std::shared_ptr<const File> file;  ///< shared with tensors that are kept open
     std::string name;
     std::map<std::string, std::string> metadata;  ///< the header's __metadata__
     bool indexed = false;                         ///< named by model.safetensors.index.json
@@ -35,6 +35,7 @@ class SafetensorsStore : public TensorStore {
   [[nodiscard]] const TensorInfo* find(std::string_view name) const override;
   [[nodiscard]] std::vector<std::string> names() const override;
   void read(const TensorInfo& tensor, uint64_t offset, std::span<std::byte> out) const override;
+  [[nodiscard]] std::shared_ptr<const TensorBytes> keep_open(const TensorInfo& tensor) const override;
   void release(const TensorInfo& tensor) const override;
 
   /// Files in name order; TensorInfo::file is an index into them.

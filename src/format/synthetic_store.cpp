@@ -99,8 +99,27 @@ uint16_t SyntheticStore::value_of(const Recipe& recipe, uint64_t index) {
 void SyntheticStore::read(const TensorInfo& tensor, uint64_t offset, std::span<std::byte> out) const {
   const auto found = recipes_.find(tensor.name);
   check(found != recipes_.end(), "a tensor is read from its own store");
-  const Recipe& recipe = found->second;
-  check(offset <= tensor.bytes && out.size() <= tensor.bytes - offset, "a read stays inside its tensor");
+  make_bytes(found->second, offset, out);
+}
+
+/// A recipe that outlives its store.
+class SyntheticStore::Made final : public TensorBytes {
+ public:
+  explicit Made(Recipe recipe) : recipe_(std::move(recipe)) {}
+  void read(uint64_t offset, std::span<std::byte> out) const override { make_bytes(recipe_, offset, out); }
+
+ private:
+  Recipe recipe_;
+};
+
+std::shared_ptr<const TensorBytes> SyntheticStore::keep_open(const TensorInfo& tensor) const {
+  const auto found = recipes_.find(tensor.name);
+  check(found != recipes_.end(), "a tensor is read from its own store");
+  return std::make_shared<Made>(found->second);
+}
+
+void SyntheticStore::make_bytes(const Recipe& recipe, uint64_t offset, std::span<std::byte> out) {
+  check(offset <= recipe.info.bytes && out.size() <= recipe.info.bytes - offset, "a read stays inside its tensor");
   // Bytes are made in blocks of 8 at absolute offsets, so that pieces agree with the whole.
   for (size_t done = 0; done < out.size();) {
     const uint64_t block = (offset + done) / 8;

@@ -26,6 +26,8 @@ class SyntheticStore : public TensorStore {
 
   [[nodiscard]] const TensorInfo* find(std::string_view name) const override;
   [[nodiscard]] std::vector<std::string> names() const override;
+  /// Makes the bytes when they are read.
+  [[nodiscard]] std::shared_ptr<const TensorBytes> keep_open(const TensorInfo& tensor) const override;
   void read(const TensorInfo& tensor, uint64_t offset, std::span<std::byte> out) const override;
 
  private:
@@ -37,7 +39,9 @@ class SyntheticStore : public TensorStore {
     float center = 0.0F;  // uniform: center and spread; scales: the scale in the middle, biases: codes to the middle
     float spread = 0.0F;
   };
+  class Made;
   void add(Recipe recipe);
+  static void make_bytes(const Recipe& recipe, uint64_t offset, std::span<std::byte> out);
   [[nodiscard]] static uint16_t value_of(const Recipe& recipe, uint64_t index);
 
   uint64_t seed_;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -32,6 +33,14 @@ struct TensorInfo {
   uint64_t offset = 0;
 };
 
+/// The bytes of one tensor, readable after its store is gone: for tables that stay on disk. Reading is thread-safe.
+class TensorBytes {
+ public:
+  virtual ~TensorBytes() = default;
+  /// As TensorStore::read.
+  virtual void read(uint64_t offset, std::span<std::byte> out) const = 0;
+};
+
 /// A set of named tensors that can be read in pieces. Reading is thread-safe.
 class TensorStore {
  public:
@@ -42,6 +51,8 @@ class TensorStore {
   [[nodiscard]] virtual std::vector<std::string> names() const = 0;
   /// Copies out.size() bytes of `tensor` from byte `offset` on. Throws Error(io) or Error(corrupt_file).
   virtual void read(const TensorInfo& tensor, uint64_t offset, std::span<std::byte> out) const = 0;
+  /// A file-backed store keeps the file open and reads nothing yet; others may copy the tensor.
+  [[nodiscard]] virtual std::shared_ptr<const TensorBytes> keep_open(const TensorInfo& tensor) const;
   /// Says that the bytes of `tensor` will not be read again, so that page cache may be given back.
   virtual void release(const TensorInfo&) const {}
 };

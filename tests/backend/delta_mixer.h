@@ -9,7 +9,8 @@ using backend::GatedDeltaShape;
 
 class DeltaMixer : public Mixer {
  public:
-  DeltaMixer(const GatedDeltaShape& shape, Random& random) : s_(shape) {
+  DeltaMixer(const GatedDeltaShape& shape, Random& random, bool sigmoid_gate = false)
+      : s_(shape), sigmoid_gate_(sigmoid_gate) {
     taps_ = random_floats(random, s_.channels() * s_.kernel, 0.6F);
     decay_log_ = random_floats(random, s_.value_heads);
     decay_bias_ = random_floats(random, s_.value_heads);
@@ -38,6 +39,7 @@ class DeltaMixer : public Mixer {
     d.decay_bias = bias_.get();
     d.norm = norm_.get();
     d.epsilon = 1e-6F;
+    d.sigmoid_gate = sigmoid_gate_;
     d.output = output;
     backend.gated_delta(plan, d);
   }
@@ -48,6 +50,7 @@ class DeltaMixer : public Mixer {
       return row < 0 ? 0.0 : static_cast<double>(rows[static_cast<size_t>(row * input_width() + column)]);
     };
     const auto silu = [](double x) { return x / (1.0 + std::exp(-x)); };
+    const auto activate = [&](double z) { return sigmoid_gate_ ? 1.0 / (1.0 + std::exp(-z)) : silu(z); };
     const auto dim = static_cast<size_t>(s_.key_dim);
     std::vector<std::vector<double>> states(static_cast<size_t>(s_.value_heads * s_.value_dim),
                                             std::vector<double>(dim));
@@ -94,7 +97,7 @@ class DeltaMixer : public Mixer {
         const double factor = 1.0 / std::sqrt(squares / s_.value_dim + 1e-6);
         for (int32_t i = 0; i < s_.value_dim; ++i) {
           outputs.push_back(o[static_cast<size_t>(i)] * factor * static_cast<double>(gain_[static_cast<size_t>(i)]) *
-                            silu(at(row, s_.channels() + n * s_.value_dim + i)));
+                            activate(at(row, s_.channels() + n * s_.value_dim + i)));
         }
       }
     }
@@ -103,6 +106,7 @@ class DeltaMixer : public Mixer {
 
  private:
   GatedDeltaShape s_;
+  bool sigmoid_gate_;
   std::vector<float> taps_, decay_log_, decay_bias_, gain_;
   std::unique_ptr<backend::Vector> convolution_, log_, bias_, norm_;
 };

@@ -14,7 +14,7 @@ const GatedDeltaShape kShapes[] = {
 TEST(GatedDelta, MatchesDoublePrecision) {
   Random random(21);
   for (const GatedDeltaShape& shape : kShapes) {
-    DeltaMixer mixer(shape, random);
+    DeltaMixer mixer(shape, random, shape.key_dim == 32);
     const std::vector<float> rows = random_floats(random, 60 * mixer.input_width());
     // Relative to outputs of a gated norm (about 1): states forget, so errors stay near one row's.
     EXPECT_TRUE(close_to(run_serially(worlds().back(), mixer, rows, 1).outputs, mixer.reference(rows), 2e-3, 1e-3));
@@ -24,7 +24,7 @@ TEST(GatedDelta, MatchesDoublePrecision) {
 TEST(GatedDelta, ChunksWindowsNeighboursAndThreadsChangeNoBits) {
   Random random(22);
   for (const GatedDeltaShape& shape : kShapes) {
-    DeltaMixer mixer(shape, random);
+    DeltaMixer mixer(shape, random, shape.key_dim == 128);
     const int64_t total = random_integer(random, 90, 130);
     const std::vector<float> rows[] = {random_floats(random, total * mixer.input_width()),
                                        random_floats(random, total * mixer.input_width())};

@@ -8,10 +8,8 @@
 
 #include <unistd.h>
 
-#include "backend/cpu/lanes_portable.h"
 #include "backend/keyed_sampling.h"
 #include "base/error.h"
-#include "format/floats.h"
 
 namespace tensorfold::backend::cpu {
 namespace {
@@ -23,33 +21,6 @@ std::string processor_name() {
     if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
   }
   return "processor";
-}
-
-/// A row of an embedding table, dequantised and scaled.
-void look_up_row(const CpuEmbedding& table, int64_t row, float scale, std::vector<uint8_t>& codes,
-                 std::vector<float>& pairs, float* to) {
-  const std::byte* bytes = table.codes.data() + row * table.row_bytes;
-  if (table.bits == 0) {
-    format::widen(table.type, {bytes, static_cast<size_t>(table.row_bytes)}, {to, static_cast<size_t>(table.width)});
-  } else {
-    const int64_t groups = table.width / table.group;
-    codes.resize(static_cast<size_t>(table.width));
-    pairs.resize(static_cast<size_t>(2 * groups));
-    unpack_affine_codes({bytes, static_cast<size_t>(table.row_bytes)}, table.bits, codes);
-    const auto count = static_cast<size_t>(groups);
-    const auto pair_bytes = static_cast<size_t>(table.pair_row_bytes);
-    const std::span<float> both(pairs);
-    format::widen(table.type, {table.scales.data() + row * table.pair_row_bytes, pair_bytes}, both.first(count));
-    format::widen(table.type, {table.biases.data() + row * table.pair_row_bytes, pair_bytes}, both.last(count));
-    for (int64_t k = 0; k < table.width; ++k) {
-      const auto group = static_cast<size_t>(k / table.group);
-      to[k] = fused_multiply_add(static_cast<float>(codes[static_cast<size_t>(k)]), pairs[group],
-                                 pairs[group + static_cast<size_t>(groups)]);
-    }
-  }
-  if (scale != 1.0F) {
-    for (int64_t k = 0; k < table.width; ++k) to[k] *= scale;
-  }
 }
 
 CpuCache& cpu_cache(Cache& cache) { return static_cast<CpuCache&>(cache); }
@@ -121,29 +92,6 @@ std::unique_ptr<Projection> CpuBackend::load_projection(std::span<const format::
   return projection;
 }
 
-std::unique_ptr<Embedding> CpuBackend::load_embedding(const format::Linear& linear) {
-  check_linear(linear);
-  auto table = std::make_unique<CpuEmbedding>();
-  table->rows = linear.outputs;
-  table->width = linear.inputs;
-  table->type = linear.affine ? linear.scales->type : linear.weight->type;
-  const auto read = [&](const format::TensorInfo& tensor) {
-    AlignedBytes bytes(tensor.bytes, "an embedding table");
-    linear.store->read(tensor, 0, {bytes.data(), bytes.size()});
-    return bytes;
-  };
-  table->codes = read(*linear.weight);
-  table->row_bytes = static_cast<int64_t>(linear.weight->bytes) / linear.outputs;
-  if (linear.affine) {
-    table->bits = linear.affine->bits;
-    table->group = linear.affine->group_size;
-    table->scales = read(*linear.scales);
-    table->biases = read(*linear.biases);
-    table->pair_row_bytes = static_cast<int64_t>(linear.scales->bytes) / linear.outputs;
-  }
-  return table;
-}
-
 std::unique_ptr<Vector> CpuBackend::load_vector(std::span<const float> values) {
   auto vector = std::make_unique<CpuVector>();
   vector->values.assign(values.begin(), values.end());
@@ -189,17 +137,6 @@ void CpuBackend::run(const Plan& plan, uint64_t, const std::function<void()>& fo
 
 void CpuBackend::check_running(const Plan& plan) const {
   check(running_ && view_.plan == &plan, "an operation outside the run of its plan");
-}
-
-void CpuBackend::embed(const Plan& plan, const Embedding& table, float scale, Tensor output) {
-  const auto& rows = static_cast<const CpuEmbedding&>(table);
-  for (const int32_t token : plan.tokens) check(token >= 0 && token < rows.rows, "a token outside the vocabulary");
-  threads_.run(plan.rows(), [&](int64_t begin, int64_t end, int) {
-    std::vector<uint8_t> codes;
-    std::vector<float> pairs;
-    for (int64_t row = begin; row < end; ++row)
-      look_up_row(rows, plan.tokens[static_cast<size_t>(row)], scale, codes, pairs, row_of(output, row));
-  });
 }
 
 void CpuBackend::rms_norm(const Plan& plan, const RmsNorm& a) {

@@ -45,8 +45,8 @@ struct CpuProjection final : Projection {
   int64_t tiles = 0;
 };
 
-/// The table as it lies on disk; rows are dequantised when they are looked up.
-struct CpuEmbedding final : Embedding {
+/// How the rows of a looked-up table lie in their tensors.
+struct TableFormat {
   int64_t rows = 0;
   int64_t width = 0;
   int32_t bits = 0;  ///< 0: not quantised
@@ -54,6 +54,11 @@ struct CpuEmbedding final : Embedding {
   format::DataType type = format::DataType::f32;  ///< of the elements, or of the pairs
   int64_t row_bytes = 0;
   int64_t pair_row_bytes = 0;
+};
+
+/// The table as it lies on disk; rows are dequantised when they are looked up.
+struct CpuEmbedding final : Embedding {
+  TableFormat format;
   AlignedBytes codes, scales, biases;
 };
 
@@ -89,6 +94,13 @@ class CpuBackend final : public Backend {
   void soft_cap(const Plan& plan, const SoftCap& arguments) override;
   void experts(const Plan& plan, const Experts& arguments) override;
   void mamba2(const Plan& plan, const Mamba2& arguments) override;
+  void mean_streams(const Plan& plan, const MeanStreams& arguments) override;
+  void hyper_connection_read(const Plan& plan, const HyperConnectionRead& arguments) override;
+  void hyper_connection_write(const Plan& plan, const HyperConnectionWrite& arguments) override;
+  std::unique_ptr<NgramTable> load_ngram_table(const NgramHashing& hashing,
+                                               std::span<const format::Linear> shards) override;
+  void ngram_embed(const Plan& plan, const NgramTable& table, Tensor output) override;
+  void ngram_branch(const Plan& plan, const NgramBranch& arguments) override;
   void gather_rows(std::span<const int32_t> rows, Tensor input, Tensor output, int32_t first) override;
   void draw(const Plan& plan, Tensor logits, std::span<const DrawRow> rows) override;
   void read_draws(std::span<Drawn> out) override;
@@ -187,6 +199,19 @@ class CpuBackend final : public Backend {
   void replay_mamba(const Mamba2& arguments, CpuCache& cache, int32_t entry, int32_t slot,
                     std::span<const float* const> records);
 
+  // streams.cpp
+  /// Rows in a buffer that grows to what is asked for and keeps its memory.
+  static Tensor scratch(std::unique_ptr<CpuBuffer>& slot, int64_t rows, int64_t width);
+  /// to[s] = RMSNorm(from[s]) * norm[s] of `count` streams.
+  void norm_streams(const float* from, const Vector& norm, int64_t count, int64_t width, float epsilon,
+                    float* to) const;
+
+  // ngram_branch.cpp
+  /// g and f of one row; `keys`, `queries`: room for a row's streams.
+  void ngram_gate(const NgramBranch& arguments, int64_t row, float* keys, float* queries, float* gated,
+                  float* normed) const;
+  static void replay_ngram(CpuCache& cache, int32_t entry, int32_t slot, std::span<const float* const> records);
+
   const KernelTable& kernels_;
   const bool break_order_;
   ThreadPool threads_;
@@ -194,6 +219,7 @@ class CpuBackend final : public Backend {
   std::vector<Workspace> workers_;
   Workspace staged_, rotation_, queries_, results_, recurrent_, experts_;
   std::unique_ptr<CpuBuffer> projected_;
+  std::unique_ptr<CpuBuffer> normed_streams_, low_rank_, stream_mix_, ngram_gated_, ngram_normed_;
   PlanView view_;
   bool running_ = false;
   uint64_t forwards_ = 0;

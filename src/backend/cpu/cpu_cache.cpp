@@ -14,6 +14,9 @@ bool is_possible(const GatedDeltaShape& shape) {
 bool is_possible(const Mamba2Shape& shape) {
   return shape.groups > 0 && shape.heads % shape.groups == 0 && shape.state > 0 && shape.kernel >= 1;
 }
+bool is_possible(const DilatedConvolutionShape& shape) {
+  return shape.channels > 0 && shape.kernel >= 1 && shape.dilation >= 1;
+}
 
 }  // namespace
 

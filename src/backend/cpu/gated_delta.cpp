@@ -106,7 +106,8 @@ void CpuBackend::gated_delta(const Plan& plan, const GatedDelta& a) {
       const int64_t offset = i % shape.value_heads * shape.value_dim;
       float* to = row_of(a.output, i / shape.value_heads) + offset;
       kernels_.rms_norm(to, norm, shape.value_dim, a.epsilon, to);
-      kernels_.multiply_silu(row_of(a.gate, i / shape.value_heads) + offset, shape.value_dim, to);
+      const auto apply_gate = a.sigmoid_gate ? kernels_.multiply_sigmoid : kernels_.multiply_silu;
+      apply_gate(row_of(a.gate, i / shape.value_heads) + offset, shape.value_dim, to);
     }
   });
   keep_tails(plan, cache, a.entry, a.mixed, shape.kernel, state_floats);

@@ -77,6 +77,8 @@ struct KernelTable {
   void (*dot_slice)(const PackedMatrix& matrix, const std::byte* slice, int64_t inputs, const float* x, int64_t rows,
                     float* panel, float* sums);
 
+  /// The sum of a[k] * b[k]: lane k mod 16, then the fixed tree.
+  float (*dot)(const float* a, const float* b, int64_t n);
   /// to = from * (mean(from^2) + epsilon)^(-1/2) [* weight]; weight may be null.
   void (*rms_norm)(const float* from, const float* weight, int64_t n, float epsilon, float* to);
   void (*add)(const float* from, int64_t n, float* to);                      ///< to += from

@@ -19,6 +19,7 @@ KernelTable make_kernel_table(const char* level) {
   table.unpack_slice = Product::unpack_slice;
   table.dot_tile = Product::dot_tile;
   table.dot_slice = Product::dot_slice;
+  table.dot = LaneMath<L>::dot;
   table.rms_norm = Row::rms_norm;
   table.add = Row::add;
   table.swiglu = Row::swiglu;

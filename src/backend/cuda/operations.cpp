@@ -171,6 +171,7 @@ void CudaBackend::attention(const Plan& plan, const Attention& a) {
 }
 
 void CudaBackend::gated_delta(const Plan&, const GatedDelta& a) {
+  if (a.sigmoid_gate) fail(ErrorKind::unsupported, "the cuda backend has no sigmoid gate behind the delta rule yet");
   const auto& cache = dynamic_cast<const CudaCache&>(*a.cache);
   const StateMemory& memory = cache.state(a.entry);
   GatedDeltaArguments d;
