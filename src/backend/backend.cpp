@@ -23,5 +23,14 @@ std::unique_ptr<NgramTable> Backend::load_ngram_table(const NgramHashing&, std::
 }
 void Backend::ngram_embed(const Plan&, const NgramTable&, Tensor) { refuse(*this, "n-gram embedding"); }
 void Backend::ngram_branch(const Plan&, const NgramBranch&) { refuse(*this, "n-gram embedding"); }
+void Backend::layer_norm(const Plan&, const LayerNorm&) { refuse(*this, "layer norm"); }
+std::unique_ptr<Selection> Backend::make_selection(int64_t, int32_t, int32_t) { refuse(*this, "sparse attention"); }
+void Backend::block_index(const Plan&, const BlockIndex&) { refuse(*this, "sparse attention"); }
+void Backend::latent_attention(const Plan&, const LatentAttention&) { refuse(*this, "latent attention"); }
+void Backend::kimi_delta(const Plan&, const KimiDelta&) { refuse(*this, "Kimi delta step"); }
+void Backend::stream_weights(const Plan&, const StreamWeights&) { refuse(*this, "mixing of residual streams"); }
+void Backend::stream_read(const Plan&, const StreamRead&) { refuse(*this, "mixing of residual streams"); }
+void Backend::stream_write(const Plan&, const StreamWrite&) { refuse(*this, "mixing of residual streams"); }
+void Backend::clear_position(const Plan&, int32_t, Tensor) { refuse(*this, "clearing of rows"); }
 
 }  // namespace tensorfold::backend

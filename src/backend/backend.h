@@ -14,8 +14,13 @@
 
 #include "backend/cache.h"
 #include "backend/draw.h"
+#include "backend/operations/attention.h"
+#include "backend/operations/block_index.h"
 #include "backend/operations/experts.h"
+#include "backend/operations/kimi_delta.h"
+#include "backend/operations/latent_attention.h"
 #include "backend/operations/mamba2.h"
+#include "backend/operations/manifold_streams.h"
 #include "backend/operations/ngram.h"
 #include "backend/operations/streams.h"
 #include "backend/plan.h"
@@ -52,6 +57,15 @@ struct RmsNorm {
   RowSet rows = RowSet::all;
 };
 
+/// y = (x - mean(x)) * (variance(x) + epsilon)^(-1/2) * weight + bias. In place is allowed.
+struct LayerNorm {
+  Tensor input;
+  const Vector* weight = nullptr;
+  const Vector* bias = nullptr;
+  float epsilon = 0.0F;
+  Tensor output;
+};
+
 /// output = (residual + RMSNorm(input) * weight) * factor. In place with either input is allowed.
 struct NormAdd {
   Tensor input;
@@ -67,40 +81,6 @@ struct SoftCap {
   Tensor values;
   float cap = 0.0F;
   RowSet rows = RowSet::all;
-};
-
-/// Rotary embedding of the first 2 * frequencies values of a head: angle = position * frequency[d].
-struct Rotary {
-  const Vector* frequencies = nullptr;  ///< null: none
-  bool interleaved = false;             ///< false: pairs (d, d + n); true: pairs (2d, 2d + 1)
-};
-
-/// Grouped-query attention over a paged entry whose rows are [kv_heads][key_dim] keys then [kv_heads][value_dim]
-/// values. Norms and rotates queries and keys, writes keys and values, attends, applies the output gate. A row sees the
-/// committed positions of its sequence and its own path in the window (or, `bidirectional`, every window row of its
-/// sequence); with `window` > 0 only positions p with own - p < window. Scores and softmax: keys in tiles of 64 at
-/// absolute positions, partial results every 512 keys, merged in order.
-struct Attention {
-  Cache* cache = nullptr;
-  int32_t entry = 0;
-  Tensor
-      query;   ///< [heads][key_dim], or with `gated` [heads][2][key_dim]: query then gate. No buffer: only write keys.
-  Tensor key;  ///< [kv_heads][key_dim]
-  Tensor value;  ///< [kv_heads][value_dim]; may be the same columns as `key`, which is read raw
-  int32_t heads = 0;
-  int32_t kv_heads = 0;
-  int32_t key_dim = 0;
-  int32_t value_dim = 0;
-  const Vector* query_norm = nullptr;  ///< per-head RMSNorm weight [key_dim]; null: none
-  const Vector* key_norm = nullptr;
-  float epsilon = 0.0F;
-  Rotary rotary;
-  float scale = 1.0F;
-  int32_t window = 0;
-  bool bidirectional = false;
-  bool gated = false;             ///< output *= sigmoid(gate)
-  bool normalise_values = false;  ///< values pass an RMSNorm without weight, a head at a time
-  Tensor output;                  ///< [heads][value_dim]
 };
 
 /// Causal convolution + SiLU, gates, gated delta step and gated RMSNorm of one layer (Qwen3.8-27B spec A.5, 2 to 7).
@@ -158,6 +138,8 @@ class Backend {
   /// Activations for up to `rows` rows.
   virtual OwnedTensor allocate(int64_t rows, int64_t width, Precision precision = Precision::full) = 0;
   virtual std::unique_ptr<Cache> make_cache(const CacheLayout& layout, const CacheSize& size) = 0;
+  /// Room for what block_index chooses for up to `rows` rows: `chosen` blocks of `block` positions each.
+  virtual std::unique_ptr<Selection> make_selection(int64_t rows, int32_t chosen, int32_t block);
 
   /// Uploads `plan` and runs `forward`, whose operations must all name this plan. Draws, gathers, commits and transfers
   /// stay outside `forward`. A backend may capture what `forward`
@@ -187,6 +169,15 @@ class Backend {
   /// output = the looked-up rows of every head, side by side.
   virtual void ngram_embed(const Plan& plan, const NgramTable& table, Tensor output);
   virtual void ngram_branch(const Plan& plan, const NgramBranch& arguments);
+  virtual void layer_norm(const Plan& plan, const LayerNorm& arguments);
+  virtual void block_index(const Plan& plan, const BlockIndex& arguments);
+  virtual void latent_attention(const Plan& plan, const LatentAttention& arguments);
+  virtual void kimi_delta(const Plan& plan, const KimiDelta& arguments);
+  virtual void stream_weights(const Plan& plan, const StreamWeights& arguments);
+  virtual void stream_read(const Plan& plan, const StreamRead& arguments);
+  virtual void stream_write(const Plan& plan, const StreamWrite& arguments);
+  /// Zeros in the rows at absolute position `position`.
+  virtual void clear_position(const Plan& plan, int32_t position, Tensor rows);
   /// output row first + j = input row rows[j]; the tensors differ and have equal widths.
   virtual void gather_rows(std::span<const int32_t> rows, Tensor input, Tensor output, int32_t first) = 0;
 

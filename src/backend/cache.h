@@ -54,11 +54,23 @@ struct DilatedConvolutionShape {
   [[nodiscard]] int64_t state_values() const { return rows() * channels; }
 };
 
+/// Kimi Delta Attention with its causal convolution (specs: GLM-5.3-Flash 6.3). State of one sequence: S [heads][dim
+/// of the value][dim of the key] in fp32, then the last kernel-1 raw input rows [kernel-1][channels]; channels: q, k
+/// and v, [heads][dim] each.
+struct KimiDeltaShape {
+  int32_t heads = 0;
+  int32_t dim = 0;
+  int32_t kernel = 4;
+  [[nodiscard]] int64_t values() const { return 1LL * heads * dim; }
+  [[nodiscard]] int64_t channels() const { return 3 * values(); }
+  [[nodiscard]] int64_t state_values() const { return values() * dim + (kernel - 1) * channels(); }
+};
+
 /// A recurrent state: one a sequence, replaced at every token. `shape` selects the step function; a further recurrence
 /// is a further alternative here and a further case in each backend.
 struct StateEntry {
   std::string name;
-  std::variant<GatedDeltaShape, Mamba2Shape, DilatedConvolutionShape> shape;
+  std::variant<GatedDeltaShape, Mamba2Shape, DilatedConvolutionShape, KimiDeltaShape> shape;
 };
 
 using CacheEntry = std::variant<PagedEntry, StateEntry>;

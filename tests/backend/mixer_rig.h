@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -93,13 +94,21 @@ class MixerSession {
     std::vector<std::byte> all(static_cast<size_t>(cache_->state_bytes()));
     backend_->read_state(*cache_, sequence, all);
     std::vector<std::byte> page(static_cast<size_t>(cache_->page_bytes()));
-    const size_t token_bytes = page.size() / static_cast<size_t>(page_tokens_);
+    std::vector<int64_t> widths;
+    for (const backend::CacheEntry& entry : cache_->layout().entries) {
+      if (const auto* paged = std::get_if<backend::PagedEntry>(&entry)) widths.push_back(paged->width);
+    }
+    const int64_t token_values = std::accumulate(widths.begin(), widths.end(), int64_t{0});
+    if (token_values == 0) return all;
+    const int64_t value_bytes = cache_->page_bytes() / (page_tokens_ * token_values);
     for (int32_t p = 0; p < committed_[s]; ++p) {
-      if (token_bytes == 0) break;
       backend_->read_page(*cache_, tables_[s][static_cast<size_t>(p / page_tokens_)], page);
-      const auto begin =
-          page.begin() + static_cast<std::ptrdiff_t>(static_cast<size_t>(p % page_tokens_) * token_bytes);
-      all.insert(all.end(), begin, begin + static_cast<std::ptrdiff_t>(token_bytes));
+      int64_t entry_begin = 0;  // a page holds entry after entry
+      for (const int64_t width : widths) {
+        const auto begin = page.begin() + (entry_begin + p % page_tokens_ * width) * value_bytes;
+        all.insert(all.end(), begin, begin + width * value_bytes);
+        entry_begin += page_tokens_ * width;
+      }
     }
     return all;
   }

@@ -11,6 +11,7 @@ void CpuBackend::replay(CpuCache& cache, int32_t entry, int32_t slot, std::span<
   if (const auto* delta = std::get_if<GatedDelta>(&step)) replay_delta(*delta, cache, entry, slot, records);
   if (const auto* mamba = std::get_if<Mamba2>(&step)) replay_mamba(*mamba, cache, entry, slot, records);
   if (std::holds_alternative<NgramBranch>(step)) replay_ngram(cache, entry, slot, records);
+  if (const auto* kimi = std::get_if<KimiDelta>(&step)) replay_kimi(*kimi, cache, entry, slot, records);
 }
 
 void CpuBackend::commit(const Plan& plan, Cache& any_cache, std::span<const KeptPath> kept) {

@@ -149,6 +149,22 @@ void CpuBackend::rms_norm(const Plan& plan, const RmsNorm& a) {
   });
 }
 
+void CpuBackend::layer_norm(const Plan& plan, const LayerNorm& a) {
+  check(a.weight->size() == a.input.width && a.bias->size() == a.input.width, "a norm weight of another width");
+  const float* weight = static_cast<const CpuVector*>(a.weight)->values.data();
+  const float* bias = static_cast<const CpuVector*>(a.bias)->values.data();
+  threads_.run(plan.rows(), [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row)
+      kernels_.layer_norm(row_of(a.input, row), weight, bias, a.input.width, a.epsilon, row_of(a.output, row));
+  });
+}
+
+void CpuBackend::clear_position(const Plan& plan, int32_t position, Tensor rows) {
+  for (int32_t row = 0; row < plan.rows(); ++row) {
+    if (plan.positions[static_cast<size_t>(row)] == position) std::fill_n(row_of(rows, row), rows.width, 0.0F);
+  }
+}
+
 void CpuBackend::norm_add(const Plan& plan, const NormAdd& a) {
   check(a.weight != nullptr && a.weight->size() == a.input.width, "a norm weight of another width");
   check(a.residual.width == a.input.width && a.output.width == a.input.width, "added rows of different widths");

@@ -71,6 +71,10 @@ class Workspace {
   AlignedBytes memory_;
 };
 
+struct HeadPreparation;
+struct RawRows;
+struct CpuSelection;
+
 class CpuBackend final : public Backend {
  public:
   CpuBackend(int threads, const std::string& level, bool break_order);
@@ -81,6 +85,7 @@ class CpuBackend final : public Backend {
   std::unique_ptr<Vector> load_vector(std::span<const float> values) override;
   OwnedTensor allocate(int64_t rows, int64_t width, Precision precision) override;
   std::unique_ptr<Cache> make_cache(const CacheLayout& layout, const CacheSize& size) override;
+  std::unique_ptr<Selection> make_selection(int64_t rows, int32_t chosen, int32_t block) override;
   void run(const Plan& plan, uint64_t shape, const std::function<void()>& forward) override;
 
   void embed(const Plan& plan, const Embedding& table, float scale, Tensor output) override;
@@ -101,6 +106,14 @@ class CpuBackend final : public Backend {
                                                std::span<const format::Linear> shards) override;
   void ngram_embed(const Plan& plan, const NgramTable& table, Tensor output) override;
   void ngram_branch(const Plan& plan, const NgramBranch& arguments) override;
+  void layer_norm(const Plan& plan, const LayerNorm& arguments) override;
+  void block_index(const Plan& plan, const BlockIndex& arguments) override;
+  void latent_attention(const Plan& plan, const LatentAttention& arguments) override;
+  void kimi_delta(const Plan& plan, const KimiDelta& arguments) override;
+  void stream_weights(const Plan& plan, const StreamWeights& arguments) override;
+  void stream_read(const Plan& plan, const StreamRead& arguments) override;
+  void stream_write(const Plan& plan, const StreamWrite& arguments) override;
+  void clear_position(const Plan& plan, int32_t position, Tensor rows) override;
   void gather_rows(std::span<const int32_t> rows, Tensor input, Tensor output, int32_t first) override;
   void draw(const Plan& plan, Tensor logits, std::span<const DrawRow> rows) override;
   void read_draws(std::span<Drawn> out) override;
@@ -158,16 +171,45 @@ class CpuBackend final : public Backend {
   void multiply_pairs(const CpuProjection& weights, const ExpertPairs& pairs, const float* x, float* to,
                       int64_t stride);
 
-  // attention.cpp
-  void store_keys(const Plan& plan, const Attention& arguments, const float* rotation);
-  const float* stage_queries(const Plan& plan, const Attention& arguments, const float* rotation);
-  void attend(const Plan& plan, const Attention& arguments, const float* queries);
-  /// Cache rows of the keys at path places [first, first + count) of a row's sequence.
-  void find_keys(const Plan& plan, const Attention& arguments, int32_t row, int64_t first, int64_t count,
-                 const float** rows) const;
+  // cached_rows.cpp
+  /// The absolute position of a plan row.
+  [[nodiscard]] int64_t own_position(const Plan& plan, int64_t row) const;
+  /// Where a plan row's own cache row goes: its page, or its window record.
+  [[nodiscard]] float* own_row(const Plan& plan, CpuCache& cache, int32_t entry, int64_t row) const;
+  /// The cache row at a position that a plan row sees on its own path.
+  [[nodiscard]] const float* seen_row(const Plan& plan, CpuCache& cache, int32_t entry, int64_t row,
+                                      int64_t position) const;
+  /// The same of positions [first, first + count); `bidirectional`: every window row of the sequence is seen.
+  void seen_rows(const Plan& plan, CpuCache& cache, int32_t entry, int64_t row, int64_t first, int64_t count,
+                 bool bidirectional, const float** rows) const;
   static void check_pages(const Plan& plan, const CpuCache& cache);
   static void commit_pages(const Plan& plan, const PlanView& view, CpuCache& cache, int32_t entry,
                            const KeptPath& path);
+
+  // attend.cpp
+  struct AttendRows;
+  void attend(const Plan& plan, const AttendRows& arguments);
+
+  // attention.cpp
+  const float* stage_rotations(const Plan& plan, const Rotary& rotary);
+  /// Prepared heads of every row, [heads][how.dim] each; `step`: from one head to the next in `from`.
+  const float* stage_heads(const Plan& plan, const HeadPreparation& how, const float* rotations, Tensor from,
+                           int64_t heads, int64_t step);
+  void store_keys(const Plan& plan, const Attention& arguments, const float* rotations);
+  /// What block_index wrote in this forward; null: none.
+  const CpuSelection* selection_of(const Selection* selection) const;
+
+  // block_index.cpp
+  void store_index_keys(const Plan& plan, const BlockIndex& arguments);
+  void score_and_choose(const Plan& plan, const BlockIndex& arguments, const float* queries);
+
+  // latent_attention.cpp
+  /// Every head's rows as multiply_tiles reads them: staged[head][rows][padded dim].
+  void stage_head_rows(const float* from, int64_t stride, int64_t rows, int64_t heads, int64_t dim, float* staged);
+  /// to[row][head][latent] from query rows `stride` apart.
+  void absorb_queries(const LatentAttention& arguments, const float* from, int64_t stride, int64_t rows, float* to);
+  /// Output rows `stride` apart from weighted sums [row][head][latent].
+  void expand_latents(const LatentAttention& arguments, const float* from, int64_t rows, float* to, int64_t stride);
 
   // recurrence.cpp
   /// step(plan row, head, state before, state after): called for every row of a head in plan order.
@@ -175,6 +217,12 @@ class CpuBackend final : public Backend {
   /// Walks every (sequence, head) through its rows; kept chains update the committed state, windows leave it alone.
   void walk_states(const Plan& plan, CpuCache& cache, int32_t entry, int64_t heads, int64_t head_floats,
                    const StepFunction& step);
+  /// Walks every head of a committed state through `rows` kept rows.
+  void replay_states(CpuCache& cache, int32_t entry, int32_t slot, int64_t rows, int64_t heads, int64_t head_floats,
+                     const StepFunction& step);
+  /// The raw rows of a plan; those of windows are recorded, channels first. Tails lie behind `state_floats`.
+  RawRows take_raw_rows(const Plan& plan, CpuCache& cache, int32_t entry, Tensor mixed, std::span<const Tensor> extras,
+                        int64_t kernel, int64_t state_floats);
   /// Raw convolution rows of the chains that are kept at once; they lie behind `state_floats` of their state.
   static void keep_tails(const Plan& plan, CpuCache& cache, int32_t entry, Tensor raw, int64_t kernel,
                          int64_t state_floats);
@@ -190,6 +238,13 @@ class CpuBackend final : public Backend {
   static DeltaStep step_of(const GatedDeltaShape& shape, const DeltaInputs& inputs, int64_t row, int64_t head);
   void replay_delta(const GatedDelta& arguments, CpuCache& cache, int32_t entry, int32_t slot,
                     std::span<const float* const> records);
+
+  // kimi_delta.cpp
+  struct KimiInputs;
+  void kimi_inputs(const KimiDelta& arguments, const KimiDeltaShape& shape, KimiInputs& inputs);
+  static DeltaStep step_of(const KimiDeltaShape& shape, const KimiInputs& inputs, int64_t row, int64_t head);
+  void replay_kimi(const KimiDelta& arguments, CpuCache& cache, int32_t entry, int32_t slot,
+                   std::span<const float* const> records);
 
   // mamba2.cpp
   struct MambaInputs;
@@ -226,6 +281,29 @@ class CpuBackend final : public Backend {
   std::vector<Drawn> drawn_;
   std::vector<float> candidate_values_;
   std::vector<int32_t> candidate_ids_;
+};
+
+/// Prepared queries of some plan rows and how the cache rows of their keys and values lie. A row's heads go in `groups`
+/// of `heads` that read the same columns.
+struct CpuBackend::AttendRows {
+  CpuCache* cache = nullptr;
+  int32_t entry = 0;
+  int64_t groups = 0;
+  int64_t heads = 0;
+  int64_t key_dim = 0;
+  int64_t value_dim = 0;
+  int64_t key_step = 0;  ///< from one group's key to the next's
+  int64_t value_offset = 0;
+  int64_t value_step = 0;
+  float scale = 1.0F;
+  int32_t window = 0;
+  bool bidirectional = false;
+  const CpuSelection* selection = nullptr;
+  const float* queries = nullptr;  ///< [row_count][groups][heads][key_dim]
+  int64_t first_row = 0;
+  int64_t row_count = 0;
+  float* output = nullptr;  ///< of first_row, [groups][heads][value_dim]
+  int64_t output_stride = 0;
 };
 
 inline float* row_of(Tensor tensor, int64_t row) {

@@ -18,6 +18,8 @@ bool is_possible(const DilatedConvolutionShape& shape) {
   return shape.channels > 0 && shape.kernel >= 1 && shape.dilation >= 1;
 }
 
+bool is_possible(const KimiDeltaShape& shape) { return shape.heads > 0 && shape.dim > 0 && shape.kernel >= 1; }
+
 }  // namespace
 
 CpuCache::CpuCache(CacheLayout layout, const CacheSize& size) : layout_(std::move(layout)), size_(size) {

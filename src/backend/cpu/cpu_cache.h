@@ -19,7 +19,7 @@ struct WindowRecord {
   uint64_t forward = 0;
   int64_t width = 0;
   /// State entries: the weights to replay with. The tensors in it are not used.
-  std::variant<std::monostate, GatedDelta, Mamba2, NgramBranch> step;
+  std::variant<std::monostate, GatedDelta, Mamba2, NgramBranch, KimiDelta> step;
   [[nodiscard]] const float* row(int64_t index) const { return rows.data() + index * width; }
 };
 

@@ -14,6 +14,8 @@ namespace tensorfold::backend::cpu {
 inline constexpr int64_t kTileRows = 6;
 /// Most input rows that dot_slice takes at once.
 inline constexpr int64_t kFewRows = 8;
+/// Most residual streams that write_streams takes.
+inline constexpr int64_t kMostStreams = 8;
 
 /// One partition of attention: queries of `heads` heads that share a key head, against `count` keys.
 /// Result of a head: value_dim weighted sums, then their maximum score and the sum of weights (result_stride apart).
@@ -32,6 +34,18 @@ struct AttendPartition {
   int64_t result_stride = 0;
 };
 
+/// Scores of blocks by their pooled keys; see IndexKernels.
+struct BlockScores {
+  const float* const* keys = nullptr;  ///< [count][dim]
+  int64_t count = 0;
+  const float* queries = nullptr;  ///< [heads][dim]
+  const float* weights = nullptr;  ///< [heads]
+  int64_t heads = 0;
+  int64_t dim = 0;
+  float scale = 1.0F;
+  float* scores = nullptr;  ///< [count]
+};
+
 /// One token's gated delta step of one value head.
 struct DeltaStep {
   float* state = nullptr;         ///< [value_dim][key_dim], updated
@@ -40,6 +54,7 @@ struct DeltaStep {
   const float* key = nullptr;     ///< normalised
   const float* value = nullptr;
   float decay = 1.0F;
+  const float* decays = nullptr;  ///< [key_dim], in place of `decay`; null: none
   float beta = 0.0F;
   int64_t key_dim = 0;
   int64_t value_dim = 0;
@@ -76,11 +91,15 @@ struct KernelTable {
   /// one.
   void (*dot_slice)(const PackedMatrix& matrix, const std::byte* slice, int64_t inputs, const float* x, int64_t rows,
                     float* panel, float* sums);
+  /// to[k] = fma(coefficients[o], panel weight of output o and input k, to[k]) for the panel's outputs in order.
+  void (*add_transposed)(const float* panel, int64_t inputs, const float* coefficients, float* to);
 
   /// The sum of a[k] * b[k]: lane k mod 16, then the fixed tree.
   float (*dot)(const float* a, const float* b, int64_t n);
   /// to = from * (mean(from^2) + epsilon)^(-1/2) [* weight]; weight may be null.
   void (*rms_norm)(const float* from, const float* weight, int64_t n, float epsilon, float* to);
+  /// to = (from - mean) * (variance + epsilon)^(-1/2) * weight + bias.
+  void (*layer_norm)(const float* from, const float* weight, const float* bias, int64_t n, float epsilon, float* to);
   void (*add)(const float* from, int64_t n, float* to);                      ///< to += from
   void (*swiglu)(const float* gate, const float* up, int64_t n, float* to);  ///< to = silu(gate) * up
   /// The same of gate at most `limit` and up within [-limit, limit].
@@ -100,8 +119,21 @@ struct KernelTable {
   /// to = silu(bias + sum_j taps[j] * rows[j]), j ascending, `channels` wide; a null row or bias is zero.
   void (*convolve)(const float* const* rows, const float* taps, const float* bias, int64_t kernel, int64_t channels,
                    float* to);
+  /// to = exp(bound * sigmoid(rate * (from + bias))).
+  void (*channel_decay)(const float* from, const float* bias, float rate, float bound, int64_t n, float* to);
   void (*delta_step)(const DeltaStep& step);
   void (*mamba_step)(const MambaStep& step);
+
+  void (*pool_mean)(const float* const* keys, int64_t count, int64_t dim, float* to);
+  /// Of rows key | gate; positions: [count][dim], added to the gates.
+  void (*pool_gated)(const float* const* keys, const float* positions, int64_t count, int64_t dim, float* to);
+  void (*score_blocks)(const BlockScores& scores);
+
+  /// to = sum over s of weights[s] * streams[s]; streams: [count][width].
+  void (*read_streams)(const float* streams, const float* weights, int64_t count, int64_t width, float* to);
+  /// streams[t] = writes[t] * branch + sum over s of mix[s][t] * streams[s].
+  void (*write_streams)(const float* branch, const float* writes, const float* mix, int64_t count, int64_t width,
+                        float* streams);
 };
 
 const KernelTable& portable_kernels();

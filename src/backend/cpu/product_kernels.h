@@ -247,6 +247,14 @@ struct ProductKernels {
     add_lanes<rows * kTileOutputs>(lanes, sums);
   }
 
+  static void add_transposed(const float* panel, int64_t inputs, const float* coefficients, float* to) {
+    for (int64_t k = 0; k < inputs; k += 16, panel += kTileOutputs * 16) {
+      F sum = L::load(to + k);
+      for (int64_t o = 0; o < kTileOutputs; ++o) sum = L::fma(L::set(coefficients[o]), L::load(panel + o * 16), sum);
+      L::store(to + k, sum);
+    }
+  }
+
   static void dot_tile(const float* x, int64_t pitch, int64_t rows, const float* panel, int64_t inputs, float* sums) {
     switch (rows) {
       case 1:

@@ -1,5 +1,6 @@
 #include "backend/cpu/recurrence.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "backend/cpu/cpu_backend.h"
@@ -35,6 +36,23 @@ void find_kept_history(std::span<const float* const> kept, int64_t index, const 
     const int64_t j = index - kernel + 1 + i;
     rows[i] = j >= 0 ? kept[static_cast<size_t>(j)] : tail + (j + kernel - 1) * channels;
   }
+}
+
+RawRows raw_rows_of(std::span<const float* const> records, std::span<const int64_t> widths, const float* tail,
+                    int64_t kernel, int64_t channels) {
+  RawRows raw;
+  raw.count = static_cast<int64_t>(records.size());
+  raw.extras = static_cast<int64_t>(widths.size());
+  raw.history.resize(records.size() * static_cast<size_t>(kernel));
+  for (int64_t row = 0; row < raw.count; ++row) {
+    find_kept_history(records, row, tail, kernel, channels, &raw.history[static_cast<size_t>(row * kernel)]);
+    const float* next = records[static_cast<size_t>(row)] + channels;
+    for (const int64_t width : widths) {
+      raw.extra.push_back(next);
+      next += width;
+    }
+  }
+  return raw;
 }
 
 std::vector<StateRoute> route_states(const Plan& plan, const SequenceRows& sequence, int32_t& buffers) {
@@ -97,6 +115,47 @@ void CpuBackend::walk_states(const Plan& plan, CpuCache& cache, int32_t entry, i
       }
     }
   });
+}
+
+void CpuBackend::replay_states(CpuCache& cache, int32_t entry, int32_t slot, int64_t rows, int64_t heads,
+                               int64_t head_floats, const StepFunction& step) {
+  float* committed = cache.state(entry, slot);
+  threads_.run(heads, [&](int64_t begin, int64_t end, int) {
+    for (int64_t head = begin; head < end; ++head) {
+      float* state = committed + head * head_floats;
+      for (int64_t row = 0; row < rows; ++row) step(row, head, state, state);
+    }
+  });
+}
+
+RawRows CpuBackend::take_raw_rows(const Plan& plan, CpuCache& cache, int32_t entry, Tensor mixed,
+                                  std::span<const Tensor> extras, int64_t kernel, int64_t state_floats) {
+  RawRows raw;
+  raw.count = plan.rows();
+  raw.extras = static_cast<int64_t>(extras.size());
+  raw.history.resize(static_cast<size_t>(raw.count * kernel));
+  int64_t width = mixed.width;
+  for (const Tensor& extra : extras) width += extra.width;
+  WindowRecord& record = cache.open_window(entry, view_.window_rows, width, view_.forward);
+  for (int32_t row = 0; row < plan.rows(); ++row) {
+    const auto r = static_cast<size_t>(row);
+    const int32_t slot = plan.sequences[static_cast<size_t>(plan.owner[r])].state_slot;
+    find_history(plan, row, mixed, cache.state(entry, slot) + state_floats, kernel,
+                 &raw.history[r * static_cast<size_t>(kernel)]);
+    const int32_t index = view_.window_index[r];
+    float* to = index < 0 ? nullptr : record.rows.data() + index * width;
+    const auto keep = [&](Tensor part) {
+      if (to == nullptr) return;
+      std::memcpy(to, row_of(part, row), static_cast<size_t>(part.width) * sizeof(float));
+      to += part.width;
+    };
+    keep(mixed);
+    for (const Tensor& extra : extras) {
+      raw.extra.push_back(row_of(extra, row));
+      keep(extra);
+    }
+  }
+  return raw;
 }
 
 void CpuBackend::keep_tails(const Plan& plan, CpuCache& cache, int32_t entry, Tensor raw, int64_t kernel,

@@ -37,6 +37,28 @@ struct RowKernels {
     });
   }
 
+  /// Centred values pass through `to`, so that lanes beyond n stay zero in the sum of squares.
+  static void layer_norm(const float* from, const float* weight, const float* bias, int64_t n, float epsilon,
+                         float* to) {
+    F sum = L::zero();
+    M::blocks(n, [&](int64_t i, int64_t count) { sum = L::add(sum, M::load(from + i, count)); });
+    const F mean = L::set(L::sum(sum) / static_cast<float>(n));
+    M::blocks(n, [&](int64_t i, int64_t count) { M::store(to + i, L::sub(M::load(from + i, count), mean), count); });
+    const float variance = M::dot(to, to, n) / static_cast<float>(n);
+    const F factor = L::set(1.0F / std::sqrt(variance + epsilon));
+    M::blocks(n, [&](int64_t i, int64_t count) {
+      const F scaled = L::mul(M::load(to + i, count), factor);
+      M::store(to + i, L::fma(scaled, M::load(weight + i, count), M::load(bias + i, count)), count);
+    });
+  }
+
+  static void channel_decay(const float* from, const float* bias, float rate, float bound, int64_t n, float* to) {
+    M::blocks(n, [&](int64_t i, int64_t count) {
+      const F shifted = L::add(M::load(from + i, count), M::load(bias + i, count));
+      M::store(to + i, M::exp(L::mul(L::set(bound), M::sigmoid(L::mul(L::set(rate), shifted)))), count);
+    });
+  }
+
   static void add(const float* from, int64_t n, float* to) {
     M::blocks(n, [&](int64_t i, int64_t count) {
       M::store(to + i, L::add(M::load(to + i, count), M::load(from + i, count)), count);
@@ -117,16 +139,22 @@ struct RowKernels {
     });
   }
 
-  /// S' = decay S; e = S' k; delta = beta (v - e); S = S' + delta k^T; o = S q (Qwen3.8-27B specification A.5, 6).
-  /// Sixteen rows of S at a time, so that their dot products share the reduction.
+  /// S' = S decay (one for all, or one a key channel); e = S' k; delta = beta (v - e); S = S' + delta k^T; o = S q
+  /// (Qwen3.8-27B specification A.5, 6; GLM-5.3-Flash specification 6.3, 7). Sixteen rows of S at a time, so that their
+  /// dot products share the reduction.
   static void delta_step(const DeltaStep& step) {
-    if (step.key_dim == 128) return delta_step_of<8>(step);
-    if (step.key_dim == 64) return delta_step_of<4>(step);
-    delta_step_of<0>(step);
+    step.decays != nullptr ? delta_step_by<true>(step) : delta_step_by<false>(step);
   }
 
-  /// `fixed`: key_dim / 16, known to the compiler; 0: any.
-  template <int fixed>
+  template <bool channels>
+  static void delta_step_by(const DeltaStep& step) {
+    if (step.key_dim == 128) return delta_step_of<8, channels>(step);
+    if (step.key_dim == 64) return delta_step_of<4, channels>(step);
+    delta_step_of<0, channels>(step);
+  }
+
+  /// `fixed`: key_dim / 16, known to the compiler; 0: any. `channels`: a decay a key channel.
+  template <int fixed, bool channels>
   static void delta_step_of(const DeltaStep& step) {
     const F decay = L::set(step.decay);
     const F beta = L::set(step.beta);
@@ -140,7 +168,8 @@ struct RowKernels {
       for (int64_t r = 0; r < rows; ++r) {
         F sum = L::zero();
         row_blocks<fixed>(dim, [&](int64_t i, int64_t count) {
-          const F decayed = L::mul(M::load(source + r * dim + i, count), decay);
+          const F factor = channels ? M::load(step.decays + i, count) : decay;
+          const F decayed = L::mul(M::load(source + r * dim + i, count), factor);
           M::store(state + r * dim + i, decayed, count);
           sum = L::fma(decayed, M::load(step.key + i, count), sum);
         });
