@@ -1,12 +1,13 @@
 #include "cli/hub_access.h"
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include "base/error.h"
+#include "cli/memory_plan.h"
 #include "cli/version.h"
 #include "families/checkpoint.h"
 #include "format/config.h"
@@ -34,8 +35,27 @@ bool is_set(const char* name) {
   return text == "1" || text == "true" || text == "yes" || text == "on";
 }
 
-uint64_t memory_bytes() {
-  return static_cast<uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+/// Throws when the weights and the smallest caches exceed every memory of this machine; notes when they leave no room.
+void check_memory(const hub::ModelPreview& preview, const families::CheckpointReport& report, hub::Progress& progress) {
+  bool fits = false;
+  uint64_t largest = 0;
+  uint64_t least = UINT64_MAX;
+  for (const char* backend : {"auto", "cpu"}) {
+    const Machine machine = machine_of(backend, 0);
+    const MemoryNeeds needs = memory_needs(report, machine);
+    const uint64_t bytes = needs.weights + cache_bytes(needs, std::min(256, report.info.native_context), 1);
+    largest = std::max(largest, machine.memory);
+    least = std::min(least, bytes);
+    fits |= bytes <= usable_memory(machine);
+  }
+  if (least > largest)
+    fail(ErrorKind::capacity,
+         "{} needs {} of memory and this machine has {}: nothing more is fetched (`tensorfold pull --unchecked {}` "
+         "fetches it all the same)",
+         preview.repo.id(), gigabytes(least), gigabytes(largest), preview.repo.id());
+  if (!fits)
+    progress.note(fmt::format("note: {} needs {} of the {} of memory here: `tensorfold plan {}` says what fits",
+                              preview.repo.id(), gigabytes(least), gigabytes(largest), preview.repo.id()));
 }
 
 void check_servable(const hub::ModelPreview& preview, hub::Progress& progress) {
@@ -43,14 +63,13 @@ void check_servable(const hub::ModelPreview& preview, hub::Progress& progress) {
   if (hub::is_non_commercial(preview.license))
     progress.note(fmt::format("note: {} is licensed {}: not for commercial use", preview.repo.id(), preview.license));
   if (config.json.contains("dflash_config")) return;
+  families::CheckpointReport report;
   try {
-    (void)families::describe_checkpoint(preview.directory);
+    report = families::describe_checkpoint(preview.directory);
   } catch (const Error& error) {
     fail(error.kind(), "{} cannot be served, nothing more is fetched: {}", preview.repo.id(), error.what());
   }
-  if (preview.weight_bytes > memory_bytes())
-    progress.note(fmt::format("note: {} of weights; this machine has {} of memory besides its GPUs'",
-                              hub::human_bytes(preview.weight_bytes), hub::human_bytes(memory_bytes())));
+  check_memory(preview, report, progress);
 }
 
 }  // namespace
@@ -71,13 +90,22 @@ InterruptFlag::~InterruptFlag() {
 
 const std::atomic<bool>* InterruptFlag::flag() const { return &interrupted; }
 
-HubAccess::HubAccess(const std::atomic<bool>* cancel)
+HubAccess::HubAccess(const std::atomic<bool>* cancel, hub::RetryPolicy retry)
     : settings(hub::Settings::from_environment()),
-      client(settings, {}, http_options(cancel)),
+      client(settings, retry, http_options(cancel)),
       cache(settings.cache_root) {}
 
 hub::ConfigCheck servable_check(hub::Progress& progress) {
   return [&progress](const hub::ModelPreview& preview) { check_servable(preview, progress); };
+}
+
+std::optional<std::filesystem::path> cached_model(const std::string& name) {
+  const auto repo = hub::parse_repo(name);
+  if (!repo) return std::nullopt;
+  const hub::Cache cache(hub::Settings::from_environment().cache_root);
+  const auto snapshot = cache.locate(*repo);
+  if (!snapshot || !hub::Cache::missing_files(*snapshot).empty()) return std::nullopt;
+  return snapshot->directory;
 }
 
 void print_cached_models() {

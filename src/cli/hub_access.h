@@ -3,7 +3,9 @@
 #pragma once
 
 #include <atomic>
+#include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "hub/pull.h"
@@ -27,12 +29,16 @@ struct HubAccess {
   hub::Client client;
   hub::Cache cache;
 
-  explicit HubAccess(const std::atomic<bool>* cancel);
+  explicit HubAccess(const std::atomic<bool>* cancel, hub::RetryPolicy retry = {});
 };
 
-/// Refuses what cannot be served: an unread config, an unknown family, an unread format. A drafter's config passes.
-/// `progress` gets a line for a licence that forbids commercial use and for weights larger than this machine's memory.
+/// Refuses what cannot be served: an unread config, an unknown family, an unread format, more weights than this machine
+/// has memory. A drafter's config passes. `progress` gets a line for a licence that forbids commercial use and for
+/// weights that leave too little memory.
 hub::ConfigCheck servable_check(hub::Progress& progress);
+
+/// The folder of a repository that is complete in the cache, without a network.
+std::optional<std::filesystem::path> cached_model(const std::string& name);
 
 /// The models in the cache with their sizes, a line each, to standard output.
 void print_cached_models();

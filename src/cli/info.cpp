@@ -1,61 +1,53 @@
 // tensorfold info MODEL, tensorfold models
 #include <memory>
-#include <optional>
 #include <string>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "base/error.h"
 #include "cli/commands.h"
+#include "cli/known_models.h"
 #include "cli/model_directory.h"
+#include "cli/model_report.h"
+#include "cli/option_pages.h"
 #ifdef TENSORFOLD_HAS_HUB
 #include "cli/hub_access.h"
 #endif
-#include "families/checkpoint.h"
+#include "families/model.h"
 
 namespace tensorfold::cli {
 namespace {
 
-template <typename Value>
-void print_field(const char* name, const Value& value) {
-  fmt::print("{:<18}{}\n", name, value);
+struct InfoArguments {
+  std::string model;
+  int32_t context = 0;
+};
+
+int info(const InfoArguments& arguments) {
+  if (arguments.context < 0) fail(ErrorKind::invalid_request, "--context must be 0 or a positive token count");
+  const ModelReport report = report_model(arguments.model, config_directory(arguments.model), arguments.context);
+  fmt::print("{}", report_text(report));
+  return report.served ? 0 : 1;
 }
 
-template <typename Value>
-void print_default(const char* name, const std::optional<Value>& value) {
-  if (value) print_field(name, *value);
-}
-
-int info(const std::string& model) {
-  const families::CheckpointReport report = families::describe_checkpoint(config_directory(model));
-  print_field("family", report.family->title);
-  print_field("model_type", report.info.model_type);
-  print_field("layers", report.info.layers);
-  print_field("hidden size", report.info.hidden_size);
-  print_field("vocabulary", report.info.vocabulary_size);
-  print_field("context", report.info.native_context);
-  print_field("quantization", report.quantization);
-  print_field("weights",
-              fmt::format("{:.3f} GB, {:.3f} GB read for each token", static_cast<double>(report.weights.total) / 1e9,
-                          static_cast<double>(report.weights.read) / 1e9));
-  print_field("draft head", !report.draft_head_found ? "not looked for" : *report.draft_head_found ? "yes" : "no");
-  print_field("cache", fmt::format("{} values a token, {} values of state a conversation",
-                                   families::paged_values(report.cache), families::state_values(report.cache)));
-  print_default("temperature", report.generation.temperature);
-  print_default("top_p", report.generation.top_p);
-  print_default("top_k", report.generation.top_k);
-  print_default("min_p", report.generation.min_p);
-  print_field("end tokens", fmt::format("{}", fmt::join(report.generation.end_tokens, ", ")));
-  for (const std::string& note : report.info.notes) print_field("note", note);
-  if (!report.files_problem.empty()) print_field("files", report.files_problem);
-  return 0;
+void print_known(const families::Family& family) {
+  constexpr size_t kIndent = 16;
+  fmt::print("{}", wrapped(family.model_type, family.title, kIndent));
+  if (!family.aliases.empty())
+    fmt::print("{}", wrapped("", fmt::format("also read as {}", fmt::join(family.aliases, ", ")), kIndent));
+  for (const KnownModel& model : known_models()) {
+    if (model.family != family.model_type) continue;
+    const std::string size = model.size.empty() ? "" : fmt::format(" ({})", model.size);
+    fmt::print("{}", wrapped("", fmt::format("{}{}", model.repo, size), kIndent));
+  }
+  for (const KnownDrafter& drafter : known_drafters())
+    if (drafter.family == family.model_type)
+      fmt::print("{}", wrapped("", fmt::format("drafter: {} ({})", drafter.repo, drafter.size), kIndent));
 }
 
 int models() {
-  for (const families::Family& family : families::all_families()) {
-    fmt::print("{:<16}{}\n", family.model_type, family.title);
-    if (!family.aliases.empty()) fmt::print("{:<16}also read as {}\n", "", fmt::join(family.aliases, ", "));
-  }
+  for (const families::Family& family : families::all_families()) print_known(family);
 #ifdef TENSORFOLD_HAS_HUB
   print_cached_models();
 #endif
@@ -65,12 +57,20 @@ int models() {
 }  // namespace
 
 Command info_command() {
-  const auto model = std::make_shared<std::string>();
+  const auto arguments = std::make_shared<InfoArguments>();
   Command command;
   command.name = "info";
   command.summary = "Say what a checkpoint is and which family would serve it";
-  command.positionals.push_back({"MODEL", "directory or owner/name", model.get()});
-  command.run = [model] { return info(*model); };
+  command.description =
+      "Reads the configuration alone: a model need not be downloaded. Exit code 0: it can be served, 1: it cannot.";
+  command.positionals.push_back({"MODEL", "directory or owner/name", &arguments->model});
+  command.options.push_back({"--context",
+                             "N",
+                             "tell the memory of a conversation of so many tokens; 0: of usual ones",
+                             "",
+                             &arguments->context,
+                             {}});
+  command.run = [arguments] { return info(*arguments); };
   return command;
 }
 

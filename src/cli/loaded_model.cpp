@@ -11,6 +11,9 @@
 #include <fmt/ranges.h>
 
 #include "base/error.h"
+#include "cli/draft_models.h"
+#include "cli/known_models.h"
+#include "cli/memory_plan.h"
 #include "cli/model_directory.h"
 #include "drafters/drafter_set.h"
 #include "families/checkpoint.h"
@@ -32,14 +35,32 @@ std::vector<int32_t> all_end_tokens(const LoadedModel& loaded, const format::Gen
   return ends;
 }
 
-drafters::DrafterChoice drafter_choice(const RunOptions& options) {
+drafters::DrafterChoice drafter_choice(const RunOptions& options, const families::ModelInfo& info) {
   drafters::DrafterChoice choice;
   if (options.drafter == "none") choice.mtp = false;
-  if (options.drafter != "auto" && options.drafter != "none") choice.block_drafter = model_directory(options.drafter);
+  if (options.drafter == "auto")
+    choice.block_drafter = cached_drafter(info);
+  else if (options.drafter != "none")
+    choice.block_drafter = model_directory(options.drafter);
   choice.block_options.bits = options.drafter_bits;
   choice.mtp_options.most = options.mtp_drafts;
   if (options.mtp_drafts == 0) choice.mtp = false;
   return choice;
+}
+
+/// The drafters of the options. One that was found and not asked for is left out, with a note, when it does not load.
+std::vector<std::unique_ptr<drafters::Drafter>> make_drafters(LoadedModel& loaded, const RunOptions& options) {
+  drafters::DrafterChoice choice = drafter_choice(options, loaded.model->info());
+  const bool found = options.drafter == "auto" && choice.block_drafter.has_value();
+  try {
+    return drafters::make_drafters(*loaded.backend, *loaded.model, choice);
+  } catch (const Error& error) {
+    if (!found) throw;
+    loaded.notes.push_back(
+        fmt::format("the draft model in {} is not used: {}", choice.block_drafter->string(), error.what()));
+  }
+  choice.block_drafter.reset();
+  return drafters::make_drafters(*loaded.backend, *loaded.model, choice);
 }
 
 std::unique_ptr<backend::Backend> make_backend(const RunOptions& options, std::string& name) {
@@ -75,6 +96,31 @@ void check_options(const RunOptions& options) {
 }
 
 uint64_t bytes_of_gib(double gib) { return static_cast<uint64_t>(gib * 1073741824.0); }
+
+/// What the configuration alone tells, before anything large is fetched or read: whether a family here serves the
+/// model, in this context, in this memory. Returns the bytes for its caches.
+uint64_t check_model(const std::string& model, const RunOptions& options) {
+  const families::CheckpointReport report = families::describe_checkpoint(config_directory(model));
+  if (options.context > report.info.native_context) {
+    fail(ErrorKind::invalid_request, "--context {} is more than the model's window of {} tokens", options.context,
+         report.info.native_context);
+  }
+  const Machine machine = machine_of(options.backend, options.device);
+  const MemoryNeeds needs = memory_needs(report, machine);
+  const int32_t least = std::min(options.context > 0 ? options.context : 256, report.info.native_context);
+  const uint64_t caches = options.cache_gib > 0.0 ? bytes_of_gib(options.cache_gib)
+                                                  : cache_bytes(needs, least, std::max(1, options.parallel));
+  const uint64_t available = options.cache_gib > 0.0 ? machine.memory : usable_memory(machine);
+  if (needs.weights + caches > available) {
+    fail(ErrorKind::capacity,
+         "{} needs {} for its weights and {} for caches; of the {} of {} {} are for models (`tensorfold plan {}` says "
+         "what would fit{})",
+         model, gigabytes(needs.weights), gigabytes(caches), gigabytes(machine.memory), machine.name,
+         gigabytes(available), model,
+         machine.is_gpu && options.backend == "auto" ? "; --backend cpu leaves the GPU" : "");
+  }
+  return options.cache_gib > 0.0 ? caches : available - needs.weights;
+}
 
 /// Where kept prefixes go when the user names no folder.
 std::filesystem::path default_snapshot_directory() {
@@ -137,13 +183,10 @@ std::unique_ptr<LoadedModel> load_model(const std::string& model, const RunOptio
   const auto started = std::chrono::steady_clock::now();
   check_options(options);
   auto loaded = std::make_unique<LoadedModel>();
-  loaded->directory = model_directory(model);
+  const uint64_t cache_budget = check_model(model, options);
+  loaded->directory = with_draft_head(model, model_directory(model));
   const format::CheckpointConfig config = format::load_config(loaded->directory);
   const families::ModelInfo info = families::require_family(config.json).describe(config.json);
-  if (options.context > info.native_context) {
-    fail(ErrorKind::invalid_request, "--context {} is more than the model's window of {} tokens", options.context,
-         info.native_context);
-  }
   loaded->tokenizer = std::make_unique<text::Tokenizer>(text::Tokenizer::load(loaded->directory));
   loaded->renderer = std::make_unique<server::PromptRenderer>(*loaded->tokenizer, loaded->directory, info.model_type);
   loaded->backend = make_backend(options, loaded->backend_name);
@@ -153,16 +196,21 @@ std::unique_ptr<LoadedModel> load_model(const std::string& model, const RunOptio
   engine_options.prefill_rows = options.prefill_rows;
   engine_options.decode_share = options.decode_share;
   engine_options.drafts = options.drafts;
-  engine_options.memory_budget = bytes_of_gib(options.cache_gib);
+  engine_options.memory_budget = cache_budget;
   keep_prefixes_as(options, loaded->directory, engine_options);
   families::LoadedModel read =
       families::load_model(loaded->directory, *loaded->backend, engine::forward_rows(engine_options));
   loaded->model = std::move(read.model);
   loaded->notes = std::move(read.notes);
+  if (std::string note = untested_note(model, info.model_type); !note.empty()) loaded->notes.push_back(std::move(note));
   loaded->end_tokens = all_end_tokens(*loaded, read.generation);
   std::vector<std::unique_ptr<drafters::Drafter>> drafters;
   if (options.drafts) {
-    drafters = drafters::make_drafters(*loaded->backend, *loaded->model, drafter_choice(options));
+    if (options.drafter == "auto") {
+      for (std::string& hint : draft_hints(families::describe_checkpoint(loaded->directory)))
+        loaded->notes.push_back(std::move(hint));
+    }
+    drafters = make_drafters(*loaded, options);
   }
   loaded->engine = engine::start_engine(*loaded->backend, *loaded->model, engine_options, std::move(drafters));
   loaded->load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();

@@ -41,7 +41,8 @@ std::vector<Option> run_options(RunOptions& options) {
       {"--no-drafts", "", "one token a round: the serial reference", group, &options.drafts, {}, true},
       {"--drafter",
        "X",
-       "auto: the model's own head; none: only copies from the context; or a block drafter's MODEL",
+       "auto: the family's draft model if it is in the cache, else the model's own head; none: only copies from the "
+       "context; or a block drafter's MODEL",
        group,
        &options.drafter,
        {}},

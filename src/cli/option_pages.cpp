@@ -63,34 +63,6 @@ std::vector<std::pair<std::string, std::vector<const Option*>>> grouped(const Co
   return groups;
 }
 
-/// `text` broken at blanks into lines of at most 80 columns that begin with `indent` blanks; the first begins with
-/// `lead`.
-std::string wrapped(const std::string& lead, const std::string& text, size_t indent) {
-  constexpr size_t kColumns = 80;
-  std::string out = lead;
-  size_t column = lead.size();
-  if (column + 1 > indent && indent > 0) {
-    out += "\n";
-    column = 0;
-  }
-  bool line_begins = true;
-  for (size_t at = 0; at < text.size();) {
-    const size_t end = std::min(text.find(' ', at), text.size());
-    const size_t length = end - at;
-    if (!line_begins && column + 1 + length > kColumns) {
-      out += "\n";
-      column = 0;
-      line_begins = true;
-    }
-    const size_t blanks = line_begins ? (indent > column ? indent - column : 0) : 1;
-    out += std::string(blanks, ' ') + text.substr(at, length);
-    column += blanks + length;
-    line_begins = false;
-    at = end + 1;
-  }
-  return out + "\n";
-}
-
 /// Text as troff shows it: dashes are dashes, and no line starts a request.
 std::string troff(std::string_view text) {
   std::string out;
@@ -203,6 +175,32 @@ std::string fish_completions(const std::vector<Command>& commands) {
 }
 
 }  // namespace
+
+std::string wrapped(const std::string& lead, const std::string& text, size_t indent) {
+  constexpr size_t kColumns = 80;
+  std::string out = lead;
+  size_t column = lead.size();
+  if (column + 1 > indent && indent > 0) {
+    out += "\n";
+    column = 0;
+  }
+  bool line_begins = true;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find(' ', at), text.size());
+    const size_t length = end - at;
+    if (!line_begins && column + 1 + length > kColumns) {
+      out += "\n";
+      column = 0;
+      line_begins = true;
+    }
+    const size_t blanks = line_begins ? (indent > column ? indent - column : 0) : 1;
+    out += std::string(blanks, ' ') + text.substr(at, length);
+    column += blanks + length;
+    line_begins = false;
+    at = end + 1;
+  }
+  return out + "\n";
+}
 
 std::string help_page(const Command& command) {
   constexpr size_t kIndent = 26;

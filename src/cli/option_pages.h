@@ -8,6 +8,10 @@
 
 namespace tensorfold::cli {
 
+/// `text` broken at blanks into lines of at most 80 columns that begin with `indent` blanks; the first begins with
+/// `lead`.
+std::string wrapped(const std::string& lead, const std::string& text, size_t indent);
+
 /// What `tensorfold COMMAND --help` prints; no line longer than 80 columns.
 std::string help_page(const Command& command);
 

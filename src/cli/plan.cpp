@@ -1,15 +1,13 @@
 // tensorfold plan MODEL: does it fit, and what would?
-#include <algorithm>
 #include <memory>
 
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include "backend/backend.h"
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/memory_plan.h"
 #include "cli/model_directory.h"
+#include "cli/option_pages.h"
 #include "families/checkpoint.h"
 
 namespace tensorfold::cli {
@@ -24,31 +22,7 @@ struct PlanArguments {
   double memory_gib = 0;
 };
 
-struct Machine {
-  std::string name;
-  uint64_t memory = 0;
-  uint64_t value_bytes = 0;  ///< of a cached value
-};
-
-Machine this_machine(const PlanArguments& arguments) {
-  if (arguments.backend != "cpu") {
-    try {
-      const auto gpu = backend::make_cuda_backend(arguments.device);
-      return {gpu->info().device, gpu->info().memory_bytes, 2};
-    } catch (const Error&) {
-      if (arguments.backend == "cuda") throw;
-    }
-  }
-  const auto pages = static_cast<uint64_t>(::sysconf(_SC_PHYS_PAGES));
-  return {"the CPU", pages * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)), 4};
-}
-
-void line(const char* name, const std::string& text) { fmt::print("{:<24}{}\n", name, text); }
-
-std::string gigabytes(uint64_t bytes) {
-  const auto value = static_cast<double>(bytes);
-  return bytes < 1'000'000'000 ? fmt::format("{:.1f} MB", value / 1e6) : fmt::format("{:.2f} GB", value / 1e9);
-}
+void line(const char* name, const std::string& text) { fmt::print("{}", wrapped(name, text, 24)); }
 
 int plan(const PlanArguments& arguments) {
   if (arguments.context < 0 || arguments.parallel < 1 || arguments.memory_gib < 0)
@@ -57,15 +31,12 @@ int plan(const PlanArguments& arguments) {
   if (arguments.context > report.info.native_context)
     fail(ErrorKind::invalid_request, "--context {} is more than the model's window of {} tokens", arguments.context,
          report.info.native_context);
-  Machine machine = this_machine(arguments);
+  Machine machine = machine_of(arguments.backend, arguments.device);
   if (arguments.memory_gib > 0) machine.memory = static_cast<uint64_t>(arguments.memory_gib * 1073741824.0);
 
-  MemoryNeeds needs;
-  needs.weights = report.weights.total;
-  needs.token = static_cast<uint64_t>(families::paged_values(report.cache)) * machine.value_bytes;
-  needs.state = static_cast<uint64_t>(families::state_values(report.cache)) * 4;
+  const MemoryNeeds needs = memory_needs(report, machine);
   const int32_t context = arguments.context > 0 ? arguments.context : report.info.native_context;
-  const MemoryPlan result = plan_memory(needs, machine.memory, context, arguments.parallel);
+  const MemoryPlan result = plan_memory(needs, machine, context, arguments.parallel);
 
   line("model", fmt::format("{} ({}, {})", arguments.model, report.info.title, report.quantization));
   line("weights", gigabytes(needs.weights));
@@ -74,7 +45,7 @@ int plan(const PlanArguments& arguments) {
   line("caches", fmt::format("{} for {} x {} tokens", gigabytes(result.caches), arguments.parallel, context));
   line("needed", gigabytes(result.needed));
   line("memory",
-       fmt::format("{} of {}, {} kept free", gigabytes(machine.memory), machine.name, gigabytes(result.reserve)));
+       fmt::format("{} of {}, {} of it for models", gigabytes(machine.memory), machine.name, gigabytes(result.budget)));
   if (result.fits) {
     line("fits", fmt::format("yes, with {} to spare for kept prefixes", gigabytes(result.budget - result.needed)));
     return 0;

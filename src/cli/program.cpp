@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "cli/command.h"
 #include "cli/option_pages.h"
+#include "cli/usage_message.h"
 #include "cli/version.h"
 
 namespace tensorfold::cli {
@@ -89,12 +90,34 @@ void add_command(CLI::App& program, const Command& command) {
   for (const Option& option : command.options) add_option(*app, option);
 }
 
-/// `tensorfold MODEL …` is `tensorfold serve MODEL …` when the word is a directory or looks like owner/name.
-bool means_serve(const std::string& word, const std::vector<Command>& commands) {
+const Command* command_named(const std::string& name, const std::vector<Command>& commands) {
+  const auto found =
+      std::find_if(commands.begin(), commands.end(), [&](const Command& one) { return one.name == name; });
+  return found == commands.end() ? nullptr : &*found;
+}
+
+/// `tensorfold MODEL …` is `tensorfold serve MODEL …` when the word is a path or looks like owner/name.
+bool means_serve(const std::string& word) {
   if (word.empty() || word.front() == '-') return false;
-  if (std::any_of(commands.begin(), commands.end(), [&](const Command& one) { return one.name == word; })) return false;
   std::error_code ignored;
-  return std::filesystem::is_directory(word, ignored) || std::count(word.begin(), word.end(), '/') == 1;
+  return std::filesystem::exists(word, ignored) || word.find('/') != std::string::npos;
+}
+
+/// The line about a command line that CLI11 refuses; its own words where they are as good.
+std::string usage_message(const CLI::ParseError& wrong, const CLI::App& program, const Command& command) {
+  const std::string words = wrong.what();
+  if (dynamic_cast<const CLI::ExtrasError*>(&wrong) != nullptr) {
+    const std::vector<std::string> unexpected = program.remaining(true);
+    const auto option = std::find_if(unexpected.begin(), unexpected.end(),
+                                     [](const std::string& word) { return word.starts_with('-'); });
+    if (option != unexpected.end()) return unexpected_word_message(*option, command);
+    if (!unexpected.empty()) return unexpected_word_message(unexpected.front(), command);
+  }
+  if (dynamic_cast<const CLI::RequiredError*>(&wrong) != nullptr)
+    return missing_message(words.substr(0, words.find(' ')), command);
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&wrong) != nullptr)
+    return missing_message(words.substr(0, words.find(':')), command);
+  return words;
 }
 
 int report(const char* message) {
@@ -138,29 +161,28 @@ int run_program(const std::vector<Command>& commands, std::vector<std::string> a
     fmt::print(stderr, "{}", command_list(commands));
     return 2;
   }
-  if (means_serve(arguments[0], commands)) arguments.insert(arguments.begin(), "serve");
+  if (arguments.size() == 2 && arguments[0] == "help") arguments = {arguments[1], "--help"};
+  if (command_named(arguments[0], commands) == nullptr) {
+    if (!means_serve(arguments[0])) return report(unknown_command_message(arguments[0], commands).c_str()), 2;
+    arguments.insert(arguments.begin(), "serve");
+  }
+  const std::string name = arguments[0];
+  const Command* command = command_named(name, commands);
+  if (command == nullptr) return report(unknown_command_message(name, commands).c_str()), 2;
 
   CLI::App program("An exact, fast server for local language models", "tensorfold");
   program.require_subcommand(1);
-  for (const Command& command : commands) add_command(program, command);
+  add_command(program, *command);
   std::reverse(arguments.begin(), arguments.end());  // CLI11 takes its arguments from the back
   try {
     program.parse(arguments);
-  } catch (const CLI::Success& asked) {
-    for (const Command& command : commands) {
-      if (!program.got_subcommand(command.name)) continue;
-      fmt::print("{}", help_page(command));
-      return 0;
-    }
-    return program.exit(asked);
+  } catch (const CLI::Success&) {
+    fmt::print("{}", help_page(*command));
+    return 0;
   } catch (const CLI::ParseError& wrong) {
-    report(wrong.what());
-    return 2;
+    return report(usage_message(wrong, program, *command).c_str()), 2;
   }
-  for (const Command& command : commands) {
-    if (program.got_subcommand(command.name)) return run_command(command);
-  }
-  return 2;
+  return run_command(*command);
 }
 
 }  // namespace tensorfold::cli

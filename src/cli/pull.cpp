@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "cli/commands.h"
+#include "cli/draft_models.h"
 #include "cli/hub_access.h"
 
 namespace tensorfold::cli {
@@ -16,6 +17,18 @@ struct PullArguments {
   bool unchecked = false;
   int32_t connections = 8;
 };
+
+/// Which draft head came with a model, or which command gets its draft model.
+void print_draft_models(const std::filesystem::path& directory) {
+  families::CheckpointReport report;
+  try {
+    report = families::describe_checkpoint(directory);
+  } catch (const Error&) {
+    return;  // a draft model, or fetched unchecked
+  }
+  if (report.draft_head_found.value_or(false)) fmt::print("[tensorfold] with its draft head\n");
+  for (const std::string& hint : draft_hints(report)) fmt::print("[tensorfold] {}\n", hint);
+}
 
 int pull(const PullArguments& arguments) {
   std::vector<hub::RepoId> repos;
@@ -36,6 +49,7 @@ int pull(const PullArguments& arguments) {
     const hub::PullResult result = hub::pull(access.client, access.cache, repo, options, *progress, check);
     fmt::print("[tensorfold] {} is ready: {} ({} fetched now)\n[tensorfold] {}\n", repo.id(),
                hub::human_bytes(result.bytes), hub::human_bytes(result.fetched_bytes), result.directory.string());
+    print_draft_models(result.directory);
   }
   return 0;
 }

@@ -228,7 +228,10 @@ HttpHead Client::fetch_document(HttpSession& session, const RepoId& repo, const 
     const HttpResult& result = reply.result;
     if (result.end == HttpResult::End::complete && result.head.status == 200) return reply.hub_head;
     const bool again = result.end != HttpResult::End::complete ? result.may_retry : is_transient(result.head.status);
-    if (!again || attempt >= retry_.attempts) {
+    // Someone is waiting for the first word: a hub that cannot be reached is said soon.
+    constexpr int kMostUnanswered = 4;
+    const int attempts = result.head.status == 0 ? std::min(retry_.attempts, kMostUnanswered) : retry_.attempts;
+    if (!again || attempt >= attempts) {
       if (result.end == HttpResult::End::complete) refuse(result.head, repo, what);
       fail(ErrorKind::network,
            "cannot reach {}: {} (HF_ENDPOINT names another hub, HF_HUB_OFFLINE=1 uses the cache alone)",

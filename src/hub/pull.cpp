@@ -160,6 +160,24 @@ PullResult pull(const Client& client, const Cache& cache, const RepoId& repo, co
   return result;
 }
 
+std::optional<fs::path> add_side_files(const Client& client, const Cache& cache, const RepoId& repo,
+                                       const Snapshot& snapshot, const PullOptions& options, Progress& progress) {
+  HttpSession session(client.http());
+  const ModelInfo info = client.model_info(session, repo);
+  bool any_new = false;
+  for (const RemoteFile& file : select_files(info.files, false).weights) {
+    const bool here = cache.file_size(repo, snapshot.commit, file.name) == file.size &&
+                      (info.commit == snapshot.commit || present_bytes(cache, repo, file) == file.size);
+    if (here) continue;
+    std::error_code error;
+    if (fs::exists(snapshot.directory / file.name, error)) return std::nullopt;  // other content: another revision
+    if (indexed_weights(snapshot.directory).contains(file.name)) return std::nullopt;
+    any_new = true;
+  }
+  if (!any_new) return std::nullopt;
+  return pull(client, cache, repo, options, progress, {}).directory;
+}
+
 fs::path fetch_config(const Client& client, const Cache& cache, const RepoId& repo, Progress& progress) {
   std::error_code error;
   const auto cached = cache.locate(repo);

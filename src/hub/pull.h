@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "hub/cache.h"
@@ -48,6 +49,13 @@ struct PullResult {
 /// capacity, network, corrupt_file, cancelled, io, and what `config_check` throws.
 PullResult pull(const Client& client, const Cache& cache, const RepoId& repo, const PullOptions& options,
                 Progress& progress, const ConfigCheck& config_check);
+
+/// Completes `snapshot`, which has everything its index names, with weight files that lie beside the index on the hub
+/// (a draft head that was published later). Returns the folder with all of them; nothing when the hub has no such file,
+/// or has other weights by now, so that far more would have to be fetched. Throws what pull throws.
+std::optional<std::filesystem::path> add_side_files(const Client& client, const Cache& cache, const RepoId& repo,
+                                                    const Snapshot& snapshot, const PullOptions& options,
+                                                    Progress& progress);
 
 /// The folder with a model's descriptions (no weights): from the cache if config.json is there, else from the hub.
 std::filesystem::path fetch_config(const Client& client, const Cache& cache, const RepoId& repo, Progress& progress);

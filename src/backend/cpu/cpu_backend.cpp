@@ -6,10 +6,9 @@
 #include <fstream>
 #include <utility>
 
-#include <unistd.h>
-
 #include "backend/keyed_sampling.h"
 #include "base/error.h"
+#include "base/physical_memory.h"
 
 namespace tensorfold::backend::cpu {
 namespace {
@@ -72,7 +71,7 @@ BackendInfo CpuBackend::info() const {
   info.device = fmt::format("{}, {} threads, {}", processor_name(), threads_.size(), kernels_.level);
   info.arithmetic = "cpu-fp32-1";
   info.slice_inputs = kSliceInputs;
-  info.memory_bytes = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGE_SIZE));
+  info.memory_bytes = physical_memory();
   return info;
 }
 
