@@ -245,8 +245,8 @@ Command bench_command() {
       {"--group", "N", "with --bits: inputs that share a scale", group, &o->group, {}},
       {"--backend", "NAME", "where to run", group, &o->backend, {"cpu", "cuda"}},
       {"--threads", "N", "threads (0: one a core)", group, &o->threads, {}},
-      {"--prompt", "N", "prompt length to measure; may be repeated", group, &o->prompts, {}},
-      {"--context", "N", "decode after this many tokens; may be repeated", group, &o->contexts, {}},
+      {"--prompt", "N", "prompt length to measure", group, &o->prompts, {}},
+      {"--context", "N", "decode after this many tokens", group, &o->contexts, {}},
       {"--tokens", "N", "tokens to decode at each context", group, &o->tokens, {}},
       {"--repeats", "N", "how often each prompt and window runs", group, &o->repeats, {}},
   };

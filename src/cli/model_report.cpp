@@ -95,14 +95,15 @@ void add_memory(ModelReport& report, const families::CheckpointReport& checkpoin
 
 void add_draft_head(ModelReport& report, const families::CheckpointReport& checkpoint) {
   if (!checkpoint.info.draft_head) return add(report, "draft head", "none in its configuration");
-  if (checkpoint.draft_head_found.value_or(false)) return add(report, "draft head", "in these files");
+  const std::string size = gigabytes(checkpoint.draft_head_bytes);
+  if (checkpoint.draft_head_found.value_or(false)) return add(report, "draft head", "in these files, " + size);
   const KnownModel* with_head = model_with_head_file(checkpoint.info);
-  const std::string get = with_head == nullptr ? ""
-                                               : fmt::format("; it lies in {} of {}: `tensorfold pull {}` gets it",
-                                                             with_head->head_file, with_head->repo, with_head->repo);
-  add(report, "draft head",
-      checkpoint.draft_head_found ? "missing in these files" + get
-                                  : "in its configuration; whether in its files shows once they are here" + get);
+  if (!checkpoint.draft_head_found) {
+    const std::string file = with_head == nullptr ? "" : fmt::format(", in {}", with_head->head_file);
+    return add(report, "draft head", size + " by its configuration" + file + "; its files are not here");
+  }
+  const std::string get = with_head == nullptr ? "" : fmt::format(": `tensorfold pull {}` gets it", with_head->repo);
+  add(report, "draft head", "missing in these files" + get);
 }
 
 void add_drafter(ModelReport& report, const families::CheckpointReport& checkpoint) {

@@ -12,13 +12,23 @@ namespace tensorfold::cli {
 /// `lead`.
 std::string wrapped(const std::string& lead, const std::string& text, size_t indent);
 
+/// A variable of the environment that the program obeys.
+struct EnvironmentVariable {
+  std::string name;
+  std::string help;  ///< one sentence, no full stop at the end
+};
+const std::vector<EnvironmentVariable>& environment_variables();
+
+/// What `tensorfold --help` prints.
+std::string overview_page(const std::vector<Command>& commands);
+
 /// What `tensorfold COMMAND --help` prints; no line longer than 80 columns.
 std::string help_page(const Command& command);
 
 /// A manual page in section 1, as troff source.
 std::string manual_page(const std::vector<Command>& commands, const std::string& version);
 
-/// Every command and option as Markdown, for the documentation.
+/// Every help page and variable of the environment as Markdown, for the documentation.
 std::string markdown_page(const std::vector<Command>& commands);
 
 /// A completion script for `shell`: bash, zsh or fish. Throws Error(invalid_request) for another.

@@ -138,14 +138,6 @@ int run_command(const Command& command) {
   }
 }
 
-std::string command_list(const std::vector<Command>& commands) {
-  std::string text =
-      "Usage: tensorfold COMMAND [OPTIONS]\n       tensorfold MODEL [OPTIONS]   (the same as serve)\n\nCommands:\n";
-  for (const Command& command : commands) text += fmt::format("  {:<14}{}\n", command.name, command.summary);
-  text += "\n`tensorfold COMMAND --help` describes a command; --version prints the version.\n";
-  return text;
-}
-
 }  // namespace
 
 int run_program(const std::vector<Command>& commands, std::vector<std::string> arguments) {
@@ -154,11 +146,11 @@ int run_program(const std::vector<Command>& commands, std::vector<std::string> a
     return 0;
   }
   if (arguments.size() == 1 && (arguments[0] == "--help" || arguments[0] == "-h" || arguments[0] == "help")) {
-    fmt::print("{}", command_list(commands));
+    fmt::print("{}", overview_page(commands));
     return 0;
   }
   if (arguments.empty()) {
-    fmt::print(stderr, "{}", command_list(commands));
+    fmt::print(stderr, "{}", overview_page(commands));
     return 2;
   }
   if (arguments.size() == 2 && arguments[0] == "help") arguments = {arguments[1], "--help"};

@@ -64,7 +64,11 @@ CheckpointReport describe_checkpoint(const std::filesystem::path& directory) {
   report.info = report.family->describe(config.json);
   const format::Quantization quantization = format::Quantization::parse(config.json);
   report.quantization = quantization.describe();
-  report.weights = count_bytes(report.family->inventory(config.json, {}), quantization);
+  std::vector<TensorSpec> model = report.family->inventory(config.json, {});
+  const auto head =
+      std::stable_partition(model.begin(), model.end(), [](const TensorSpec& spec) { return !spec.draft_head; });
+  report.weights = count_bytes(std::span(model.begin(), head), quantization);
+  report.draft_head_bytes = count_bytes(std::span(head, model.end()), quantization).total;
   report.cache = report.family->cache_layout(config.json);
   report.generation = std::move(config.generation);
   try {

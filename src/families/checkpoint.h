@@ -47,8 +47,9 @@ LoadedModel load_synthetic(const nlohmann::json& config, uint64_t seed, backend:
 struct CheckpointReport {
   const Family* family = nullptr;
   ModelInfo info;
-  std::string quantization;  ///< for people
-  WeightBytes weights;       ///< with the draft head that the config declares
+  std::string quantization;       ///< for people
+  WeightBytes weights;            ///< without the draft head
+  uint64_t draft_head_bytes = 0;  ///< of the head that the config declares
   backend::CacheLayout cache;
   format::GenerationDefaults generation;
   std::optional<bool> draft_head_found;  ///< nothing: no (whole) tensor files to look into

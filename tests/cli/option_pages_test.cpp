@@ -4,7 +4,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <optional>
+#include <regex>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -16,6 +18,7 @@
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/service_unit.h"
+#include "shared_data.h"
 
 namespace tensorfold::cli {
 namespace {
@@ -79,7 +82,7 @@ TEST_F(OptionPages, TheManualHasEveryOptionOnceWithItsDefaultAndChoices) {
   }
   EXPECT_THAT(page, HasSubstr("default 8080"));
   EXPECT_THAT(page, HasSubstr("(auto, cpu, cuda)"));
-  EXPECT_THAT(page, HasSubstr("more than once"));
+  EXPECT_THAT(page, HasSubstr("may be repeated"));
   EXPECT_THAT(page, HasSubstr("\n\\&.starts with a dot"));
 }
 
@@ -132,6 +135,56 @@ TEST(EveryCommand, IsDescribedInPlainSentencesThatFitTheirPlace) {
     for (const Option& option : command.options) {
       EXPECT_TRUE(option.name.starts_with("--")) << option.name;
       EXPECT_FALSE(option.help.empty() || option.help.ends_with('.')) << command.name << " " << option.name;
+    }
+  }
+}
+
+std::string project_file(const std::string& name) {
+  std::ifstream in(testing::project_path(name), std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+TEST(Documentation, OfTheCommandsIsWhatTheProgramPrints) {
+  EXPECT_EQ(project_file("docs/commands.md"), markdown_page(all_commands()))
+      << "write it anew: tensorfold manual --markdown > docs/commands.md";
+}
+
+TEST(Documentation, OfTheCommandsFitsEightyColumns) {
+  std::stringstream page(overview_page(all_commands()) + markdown_page(all_commands()));
+  bool in_block = false;
+  for (std::string line; std::getline(page, line);) {
+    if (line == "```") in_block = !in_block;
+    if (in_block) {
+      EXPECT_LE(line.size(), 80u) << line;
+    }
+  }
+}
+
+TEST(Documentation, NamesEveryVariableThatTheSourceReads) {
+  std::string names;
+  for (const EnvironmentVariable& variable : environment_variables())
+    names += variable.name + " " + variable.help + "\n";
+  size_t found = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(testing::project_path("src"))) {
+    if (entry.path().extension() != ".cpp") continue;
+    const std::string source = project_file(std::filesystem::relative(entry.path(), testing::project_path("")));
+    const std::regex pattern(R"re("((TENSORFOLD|HF|HUGGING_?FACE|XDG)_[A-Z_]+)")re");
+    for (std::sregex_iterator it(source.begin(), source.end(), pattern), end; it != end; ++it, ++found)
+      EXPECT_THAT(names, HasSubstr((*it)[1].str())) << entry.path();
+  }
+  EXPECT_GT(found, 10u);
+}
+
+TEST(Documentation, OfCompletionsAndManualComesFromTheSameTable) {
+  const std::string manual = manual_page(all_commands(), "1.2.3");
+  for (const Command& command : all_commands()) {
+    for (const Option& option : command.options) {
+      std::string dashed = option.name;
+      for (size_t at = 0; (at = dashed.find('-', at)) != std::string::npos; at += 2) dashed.insert(at, "\\");
+      EXPECT_THAT(manual, HasSubstr(dashed));
+      for (const char* shell : {"bash", "zsh"})
+        EXPECT_THAT(completions(all_commands(), shell), HasSubstr(option.name)) << shell;
+      EXPECT_THAT(completions(all_commands(), "fish"), HasSubstr("-l " + option.name.substr(2)));
     }
   }
 }

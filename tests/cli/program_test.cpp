@@ -92,6 +92,39 @@ TEST(Program, BadUsageIsOneLineAndTwo) {
   }
 }
 
+std::string errors_of(std::vector<std::string> arguments, int expected_code) {
+  Parsed parsed;
+  Parsed other;
+  std::string errors;
+  EXPECT_EQ(run_captured({probe_command(parsed), probe_command(other, "update")}, std::move(arguments), errors),
+            expected_code);
+  return errors;
+}
+
+TEST(Program, SaysWhatASlipOfTheKeysProbablyMeant) {
+  using ::testing::HasSubstr;
+  EXPECT_THAT(errors_of({"srve", "m"}, 2), HasSubstr("no command 'srve'; did you mean serve?"));
+  EXPECT_THAT(errors_of({"updaet"}, 2), HasSubstr("did you mean update?"));
+  EXPECT_THAT(errors_of({"--versoin"}, 2), HasSubstr("did you mean --version?"));
+  EXPECT_THAT(errors_of({"serve", "m", "--prot", "9"}, 2),
+              HasSubstr("serve has no option --prot; did you mean --port?"));
+  EXPECT_THAT(errors_of({"serve", "m", "--lvel=low"}, 2), HasSubstr("did you mean --level?"));
+  EXPECT_THAT(errors_of({"serve", "m", "extra"}, 2), HasSubstr("serve does not take 'extra'"));
+  EXPECT_THAT(errors_of({"serve"}, 2), HasSubstr("serve needs MODEL: where it is"));
+  EXPECT_THAT(errors_of({"serve", "m", "--port"}, 2), HasSubstr("--port needs a value: --port N"));
+  EXPECT_THAT(errors_of({"xyzzy"}, 2), ::testing::Not(HasSubstr("did you mean")));
+}
+
+TEST(Program, HelpOfACommandMayBeAskedInEitherOrder) {
+  ::testing::internal::CaptureStdout();
+  Parsed parsed;
+  EXPECT_EQ(run_program({probe_command(parsed)}, {"help", "serve"}), 0);
+  const std::string asked_first = ::testing::internal::GetCapturedStdout();
+  ::testing::internal::CaptureStdout();
+  EXPECT_EQ(run_program({probe_command(parsed)}, {"serve", "--help"}), 0);
+  EXPECT_EQ(::testing::internal::GetCapturedStdout(), asked_first);
+}
+
 TEST(Program, FailureIsOneLineAndOne) {
   Parsed parsed;
   Command command = probe_command(parsed);
