@@ -191,7 +191,7 @@ std::unique_ptr<LoadedModel> load_model(const std::string& model, const RunOptio
   loaded->renderer = std::make_unique<server::PromptRenderer>(*loaded->tokenizer, loaded->directory, info.model_type);
   loaded->backend = make_backend(options, loaded->backend_name);
   engine::EngineOptions engine_options;
-  engine_options.context = options.context;
+  engine_options.context = options.context > 0 ? options.context : info.default_context;
   engine_options.parallel = options.parallel;
   engine_options.prefill_rows = options.prefill_rows;
   engine_options.decode_share = options.decode_share;

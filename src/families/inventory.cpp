@@ -126,11 +126,9 @@ bool WeightLoader::has(std::string_view module) const {
 }
 
 const TensorSpec& WeightLoader::spec_of(const std::string& module) const {
-  const auto spec = std::find_if(inventory_.begin(), inventory_.end(), [&](const TensorSpec& each) {
-    return each.role != TensorRole::vector && each.module == module;
-  });
-  check(spec != inventory_.end(), "a family loads modules of its inventory");
-  return *spec;
+  const auto spec = specs_.find(module);
+  check(spec != specs_.end(), "a family loads modules of its inventory");
+  return *spec->second;
 }
 
 format::Linear WeightLoader::linear(const std::string& module) const {

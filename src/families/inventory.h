@@ -4,6 +4,8 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "backend/backend.h"
@@ -34,9 +36,14 @@ WeightBytes count_bytes(std::span<const TensorSpec> inventory, const format::Qua
 /// Loads a checked checkpoint's tensors by module name.
 class WeightLoader {
  public:
+  /// All of these outlive the loader.
   WeightLoader(std::span<const TensorSpec> inventory, const format::TensorStore& store,
                const format::Quantization& quantization, backend::Backend& backend)
-      : inventory_(inventory), store_(store), quantization_(quantization), backend_(backend) {}
+      : store_(store), quantization_(quantization), backend_(backend) {
+    for (const TensorSpec& spec : inventory) {
+      if (spec.role != TensorRole::vector) specs_.emplace(spec.module, &spec);
+    }
+  }
 
   [[nodiscard]] bool has(std::string_view module) const;
   /// The matrices of `modules` over the same input, stacked in this order.
@@ -56,7 +63,7 @@ class WeightLoader {
   [[nodiscard]] const TensorSpec& spec_of(const std::string& module) const;
   [[nodiscard]] format::Linear linear(const std::string& module) const;
 
-  std::span<const TensorSpec> inventory_;
+  std::unordered_map<std::string_view, const TensorSpec*> specs_;  ///< of modules
   const format::TensorStore& store_;
   const format::Quantization& quantization_;
   backend::Backend& backend_;

@@ -24,6 +24,7 @@ struct ModelInfo {
   int64_t hidden_size = 0;
   int32_t layers = 0;
   int32_t native_context = 0;       ///< max_position_embeddings
+  int32_t default_context = 0;      ///< of a server that is not told one; 0: what memory holds
   std::vector<int32_t> end_tokens;  ///< of config.json, into which load_config merges generation_config.json
   int64_t decode_bytes = 0;         ///< weight bytes one row reads
   bool draft_head = false;          ///< described: the config declares one; loaded: the checkpoint holds it

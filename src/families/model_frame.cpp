@@ -68,13 +68,17 @@ JoinedDraftHead::JoinedDraftHead(Weights weights, const FrameWeights& frame, bac
       joined_(backend.allocate(max_rows, 2 * hidden)),
       x_(backend.allocate(max_rows, hidden)) {}
 
+void JoinedDraftHead::enter(const backend::Plan& plan, Tensor x) {
+  backend_.embed(plan, *frame_.embedding, frame_.embedding_factor, x);
+}
+
 void JoinedDraftHead::forward(const backend::Plan& plan, backend::Cache& cache, Tensor hidden, Tensor hidden_output,
                               Tensor logits) {
   const int64_t width = x_.view.width;
   const float epsilon = frame_.epsilon;
   const Tensor embedding_half = joined_.view.columns(0, width);
   const Tensor hidden_half = joined_.view.columns(width, width);
-  backend_.embed(plan, *frame_.embedding, frame_.embedding_factor, x_);
+  enter(plan, x_);
   backend_.rms_norm(
       plan, {.input = x_, .weight = weights_.embedding_norm.get(), .epsilon = epsilon, .output = embedding_half});
   backend_.rms_norm(plan,

@@ -73,6 +73,8 @@ class JoinedDraftHead : public DraftHead {
   /// `frame` is the model's and outlives the head.
   JoinedDraftHead(Weights weights, const FrameWeights& frame, backend::Backend& backend, int32_t max_rows,
                   int64_t hidden);
+  /// x = the embeddings of the plan's tokens.
+  virtual void enter(const backend::Plan& plan, backend::Tensor x);
   /// The head's layers over the joined rows x.
   virtual void layers(const backend::Plan& plan, backend::Cache& cache, backend::Tensor x) = 0;
 

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "families/gemma4/model.h"
+#include "families/glm5_next/model.h"
 #include "families/model.h"
 #include "families/nemotron_h/model.h"
 #include "families/qwen3_5/model.h"
@@ -12,7 +13,8 @@
 namespace tensorfold::families {
 
 std::span<const Family> all_families() {
-  static const std::vector<Family> families = {qwen3_5::family(), nemotron_h::family(), gemma4::family()};
+  static const std::vector<Family> families = {qwen3_5::family(), nemotron_h::family(), gemma4::family(),
+                                               glm5_next::family()};
   return families;
 }
 
