@@ -223,6 +223,12 @@ class CpuBackend final : public Backend {
   /// The raw rows of a plan; those of windows are recorded, channels first. Tails lie behind `state_floats`.
   RawRows take_raw_rows(const Plan& plan, CpuCache& cache, int32_t entry, Tensor mixed, std::span<const Tensor> extras,
                         int64_t kernel, int64_t state_floats);
+  /// The delta rules' queries and keys, [2][key_heads][dim], in place: x / sqrt(mean square + epsilon), times 1 / dim
+  /// (queries) or 1 / sqrt(dim) (keys).
+  void normalise_delta_heads(int64_t key_heads, int64_t dim, float epsilon, float* channels) const;
+  /// Their outputs, a head at a time in place: RMSNorm, then the gate.
+  void norm_and_gate_heads(const Plan& plan, Tensor output, Tensor gate, const Vector* norm, float epsilon,
+                           int64_t heads, bool sigmoid);
   /// Raw convolution rows of the chains that are kept at once; they lie behind `state_floats` of their state.
   static void keep_tails(const Plan& plan, CpuCache& cache, int32_t entry, Tensor raw, int64_t kernel,
                          int64_t state_floats);

@@ -1,7 +1,5 @@
 // Kimi Delta Attention (GLM-5.3-Flash specification 6.3): the gated delta rule with a decay a key channel. Records of a
 // window are the raw rows: mixed channels, then beta, then decay inputs.
-#include <cmath>
-
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/recurrence.h"
 #include "backend/cpu/scalar_math.h"
@@ -40,18 +38,12 @@ void CpuBackend::kimi_inputs(const KimiDelta& a, const KimiDeltaShape& shape, Ki
   inputs.decays = inputs.channels + rows * shape.channels();
   inputs.betas = inputs.decays + rows * shape.values();
   const float* taps = static_cast<const CpuVector*>(a.convolution)->transposed(shape.kernel);
-  const auto query_scale = static_cast<float>(1.0 / static_cast<double>(shape.dim));
-  const auto key_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.dim)));
   threads_.run(rows, [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) {
       float* channels = inputs.channels + row * shape.channels();
       kernels_.convolve(&inputs.raw.history[static_cast<size_t>(row * shape.kernel)], taps, nullptr, shape.kernel,
                         shape.channels(), channels);
-      for (int64_t head = 0; head < 2LL * shape.heads; ++head) {
-        float* values = channels + head * shape.dim;
-        kernels_.rms_norm(values, nullptr, shape.dim, a.key_epsilon, values);
-        kernels_.scale(head < shape.heads ? query_scale : key_scale, shape.dim, values);
-      }
+      normalise_delta_heads(shape.heads, shape.dim, a.key_epsilon, channels);
       for (int64_t head = 0; head < shape.heads; ++head) {
         const auto h = static_cast<size_t>(head);
         const auto rate = static_cast<float>(keyed::exponential(static_cast<double>(values_of(a.decay_log)[h])));
@@ -98,14 +90,7 @@ void CpuBackend::kimi_delta(const Plan& plan, const KimiDelta& a) {
                 step.output = row_of(a.output, row) + head * shape.dim;
                 kernels_.delta_step(step);
               });
-  threads_.run(1LL * plan.rows() * shape.heads, [&](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t offset = i % shape.heads * shape.dim;
-      float* to = row_of(a.output, i / shape.heads) + offset;
-      kernels_.rms_norm(to, values_of(a.norm).data(), shape.dim, a.epsilon, to);
-      kernels_.multiply_sigmoid(row_of(a.gate, i / shape.heads) + offset, shape.dim, to);
-    }
-  });
+  norm_and_gate_heads(plan, a.output, a.gate, a.norm, a.epsilon, shape.heads, true);
   keep_tails(plan, cache, a.entry, a.mixed, shape.kernel, state_floats);
 }
 

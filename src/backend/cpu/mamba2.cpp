@@ -27,28 +27,27 @@ void check_widths(const Mamba2& a, const Mamba2Shape& shape) {
 
 }  // namespace
 
-/// The rows of one step batch, raw, and what mamba_inputs makes of them.
+/// What mamba_inputs makes of a step batch's raw rows.
 struct CpuBackend::MambaInputs {
-  int64_t rows = 0;
-  std::vector<const float*> raw;   ///< [rows][kernel] raw channel rows, oldest first
-  std::vector<const float*> step;  ///< [rows] raw time steps
-  float* channels = nullptr;       ///< [rows][channels] convolved
-  float* gates = nullptr;          ///< [rows][2][heads]: decay factors, then time steps
+  RawRows raw;                ///< extras: time steps
+  float* channels = nullptr;  ///< [rows][channels] convolved
+  float* gates = nullptr;     ///< [rows][2][heads]: decay factors, then time steps
 };
 
 void CpuBackend::mamba_inputs(const Mamba2& a, const Mamba2Shape& shape, MambaInputs& inputs) {
-  inputs.channels = recurrent_.floats(inputs.rows * (shape.channels() + 2LL * shape.heads));
-  inputs.gates = inputs.channels + inputs.rows * shape.channels();
+  const int64_t rows = inputs.raw.count;
+  inputs.channels = recurrent_.floats(rows * (shape.channels() + 2LL * shape.heads));
+  inputs.gates = inputs.channels + rows * shape.channels();
   const float* taps = static_cast<const CpuVector*>(a.convolution)->transposed(shape.kernel);
   const float* bias = values_of(a.convolution_bias).data();
-  threads_.run(inputs.rows, [&](int64_t begin, int64_t end, int) {
+  threads_.run(rows, [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) {
-      kernels_.convolve(&inputs.raw[static_cast<size_t>(row * shape.kernel)], taps, bias, shape.kernel,
+      kernels_.convolve(&inputs.raw.history[static_cast<size_t>(row * shape.kernel)], taps, bias, shape.kernel,
                         shape.channels(), inputs.channels + row * shape.channels());
       float* decays = inputs.gates + row * 2 * shape.heads;
       for (int32_t head = 0; head < shape.heads; ++head) {
         const auto h = static_cast<size_t>(head);
-        const float shifted = inputs.step[static_cast<size_t>(row)][head] + values_of(a.step_bias)[h];
+        const float shifted = inputs.raw.extra_row(row, 0)[head] + values_of(a.step_bias)[h];
         const double step =
             std::clamp(portable_softplus(shifted), static_cast<double>(a.least_step), static_cast<double>(a.most_step));
         const double rate = keyed::exponential(static_cast<double>(values_of(a.decay_log)[h]));
@@ -85,22 +84,10 @@ void CpuBackend::mamba2(const Plan& plan, const Mamba2& a) {
   const int64_t rows = plan.rows();
   const int64_t head_floats = 1LL * shape.head_dim * shape.state;
   const int64_t state_floats = shape.heads * head_floats;
+  const Tensor extras[] = {a.step};
   MambaInputs inputs;
-  inputs.rows = rows;
-  inputs.raw.resize(static_cast<size_t>(rows * shape.kernel));
-  WindowRecord& record = cache.open_window(a.entry, view_.window_rows, shape.channels() + shape.heads, view_.forward);
-  record.step = a;
-  for (int32_t row = 0; row < plan.rows(); ++row) {
-    const auto r = static_cast<size_t>(row);
-    const int32_t slot = plan.sequences[static_cast<size_t>(plan.owner[r])].state_slot;
-    find_history(plan, row, a.mixed, cache.state(a.entry, slot) + state_floats, shape.kernel,
-                 &inputs.raw[r * static_cast<size_t>(shape.kernel)]);
-    inputs.step.push_back(row_of(a.step, row));
-    if (view_.window_index[r] < 0) continue;
-    float* to = record.rows.data() + view_.window_index[r] * record.width;
-    std::memcpy(to, row_of(a.mixed, row), static_cast<size_t>(shape.channels()) * sizeof(float));
-    std::memcpy(to + shape.channels(), inputs.step.back(), static_cast<size_t>(shape.heads) * sizeof(float));
-  }
+  inputs.raw = take_raw_rows(plan, cache, a.entry, a.mixed, extras, shape.kernel, state_floats);
+  cache.window(a.entry).step = a;
   mamba_inputs(a, shape, inputs);
   walk_states(plan, cache, a.entry, shape.heads, head_floats,
               [&](int64_t row, int64_t head, const float* source, float* state) {
@@ -126,28 +113,19 @@ void CpuBackend::replay_mamba(const Mamba2& a, CpuCache& cache, int32_t entry, i
                               std::span<const float* const> records) {
   const Mamba2Shape& shape = cache.state_shape<Mamba2Shape>(entry);
   const int64_t head_floats = 1LL * shape.head_dim * shape.state;
-  float* state = cache.state(entry, slot);
-  float* tail = state + shape.heads * head_floats;
+  float* tail = cache.state(entry, slot) + shape.heads * head_floats;
+  const int64_t widths[] = {shape.heads};
   MambaInputs inputs;
-  inputs.rows = static_cast<int64_t>(records.size());
-  inputs.raw.resize(records.size() * static_cast<size_t>(shape.kernel));
-  for (int64_t row = 0; row < inputs.rows; ++row) {
-    find_kept_history(records, row, tail, shape.kernel, shape.channels(),
-                      &inputs.raw[static_cast<size_t>(row * shape.kernel)]);
-    inputs.step.push_back(records[static_cast<size_t>(row)] + shape.channels());
-  }
+  inputs.raw = raw_rows_of(records, widths, tail, shape.kernel, shape.channels());
   mamba_inputs(a, shape, inputs);
-  threads_.run(shape.heads, [&](int64_t begin, int64_t end, int) {
-    for (int64_t head = begin; head < end; ++head) {
-      for (int64_t row = 0; row < inputs.rows; ++row) {
-        MambaStep step = step_of(a, shape, inputs, row, head);
-        step.out = nullptr;
-        step.state = state + head * head_floats;
-        step.source = step.state;
-        kernels_.mamba_step(step);
-      }
-    }
-  });
+  replay_states(cache, entry, slot, inputs.raw.count, shape.heads, head_floats,
+                [&](int64_t row, int64_t head, const float* source, float* state) {
+                  MambaStep step = step_of(a, shape, inputs, row, head);
+                  step.out = nullptr;
+                  step.source = source;
+                  step.state = state;
+                  kernels_.mamba_step(step);
+                });
   update_tail(shape.kernel, shape.channels(), records, tail);
 }
 

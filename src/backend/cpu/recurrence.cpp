@@ -1,6 +1,7 @@
 #include "backend/cpu/recurrence.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "backend/cpu/cpu_backend.h"
@@ -156,6 +157,31 @@ RawRows CpuBackend::take_raw_rows(const Plan& plan, CpuCache& cache, int32_t ent
     }
   }
   return raw;
+}
+
+void CpuBackend::normalise_delta_heads(int64_t key_heads, int64_t dim, float epsilon, float* channels) const {
+  const auto query_scale = static_cast<float>(1.0 / static_cast<double>(dim));
+  const auto key_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim)));
+  for (int64_t head = 0; head < 2 * key_heads; ++head) {
+    float* values = channels + head * dim;
+    kernels_.rms_norm(values, nullptr, dim, epsilon, values);
+    kernels_.scale(head < key_heads ? query_scale : key_scale, dim, values);
+  }
+}
+
+void CpuBackend::norm_and_gate_heads(const Plan& plan, Tensor output, Tensor gate, const Vector* norm, float epsilon,
+                                     int64_t heads, bool sigmoid) {
+  const float* weight = static_cast<const CpuVector*>(norm)->values.data();
+  const int64_t dim = output.width / heads;
+  const auto apply_gate = sigmoid ? kernels_.multiply_sigmoid : kernels_.multiply_silu;
+  threads_.run(plan.rows() * heads, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t offset = i % heads * dim;
+      float* to = row_of(output, i / heads) + offset;
+      kernels_.rms_norm(to, weight, dim, epsilon, to);
+      apply_gate(row_of(gate, i / heads) + offset, dim, to);
+    }
+  });
 }
 
 void CpuBackend::keep_tails(const Plan& plan, CpuCache& cache, int32_t entry, Tensor raw, int64_t kernel,
