@@ -67,9 +67,12 @@ function(tensorfold_tests name)
   set(parts ${PART_DEPENDS})
   list(TRANSFORM parts PREPEND tensorfold_)
   add_executable(test_${name} ${sources})
+  # The one file that names the folder, so that a compiler cache serves the others in any checkout.
+  target_sources(test_${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests/source_directory.cpp)
+  set_source_files_properties(${CMAKE_SOURCE_DIR}/tests/source_directory.cpp PROPERTIES COMPILE_DEFINITIONS
+                              TENSORFOLD_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   target_compile_options(test_${name} PRIVATE ${TENSORFOLD_WARNINGS})
   target_include_directories(test_${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
-  target_compile_definitions(test_${name} PRIVATE TENSORFOLD_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   target_link_libraries(test_${name} PRIVATE ${parts} ${PART_LIBRARIES} GTest::gtest GTest::gmock GTest::gtest_main)
   gtest_discover_tests(test_${name} TEST_PREFIX ${name}/ DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 600)
 endfunction()

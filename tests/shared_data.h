@@ -9,12 +9,14 @@
 
 namespace tensorfold::testing {
 
+/// The project's root.
+std::filesystem::path source_directory();
+
 /// The path of `relative` in the shared folder, or nothing when it is not there.
 inline std::optional<std::filesystem::path> shared_path(const std::string& relative) {
   const char* override_root = std::getenv("TENSORFOLD_SHARED");
-  const std::filesystem::path root = override_root != nullptr
-                                         ? std::filesystem::path(override_root)
-                                         : std::filesystem::path(TENSORFOLD_SOURCE_DIR).parent_path() / "shared";
+  const std::filesystem::path root =
+      override_root != nullptr ? std::filesystem::path(override_root) : source_directory().parent_path() / "shared";
   const std::filesystem::path path = root / relative;
   if (std::filesystem::exists(path)) return path;
   return std::nullopt;
@@ -22,7 +24,7 @@ inline std::optional<std::filesystem::path> shared_path(const std::string& relat
 
 /// The path of `relative` inside the project.
 inline std::filesystem::path project_path(const std::string& relative) {
-  return std::filesystem::path(TENSORFOLD_SOURCE_DIR) / relative;
+  return source_directory() / relative;
 }
 
 }  // namespace tensorfold::testing
