@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "server/api_error.h"
+#include "server/structured_output.h"
 
 namespace tensorfold::server {
 namespace {
@@ -195,6 +196,9 @@ Json chat_from_messages(const Json& body, bool counting) {
   for (const char* same : {"model", "temperature", "top_p", "top_k", "min_p", "seed", "stream", "draft", "ignore_eos",
                            "return_token_ids", "priority"}) {
     if (const Json* value = member(body, same)) chat[same] = *value;
+  }
+  for (const char* name : output_format_fields) {
+    if (const Json* value = member(body, name)) chat[name] = *value;
   }
   const auto limit = integer_field(body, "max_tokens", 1);
   if (!limit && !counting) throw bad_request("max_tokens is needed", "max_tokens");

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "server/api_error.h"
+#include "server/structured_output.h"
 
 namespace tensorfold::server {
 namespace {
@@ -177,6 +178,9 @@ Json chat_from_responses(const Json& body, const Json& items) {
                            "return_token_ids", "priority", "parallel_tool_calls", "chat_template_kwargs",
                            "thinking_budget", "stop", "frequency_penalty", "presence_penalty", "repetition_penalty"}) {
     if (const Json* value = member(body, same)) chat[same] = *value;
+  }
+  for (const char* name : output_format_fields) {
+    if (const Json* value = member(body, name)) chat[name] = *value;
   }
   if (const auto limit = integer_field(body, "max_output_tokens", 1)) chat["max_tokens"] = *limit;
   Conversation conversation;

@@ -7,6 +7,7 @@
 
 #include "backend/keyed_sampling.h"
 #include "server/api_error.h"
+#include "server/grammar_constraint.h"
 #include "text/jinja/json_value.h"
 
 namespace tensorfold::server {
@@ -28,16 +29,17 @@ void refuse_unsupported(const Json& body) {
   }
 }
 
-/// Structured output comes from the grammar compiler; without it nothing may pass unconstrained.
-void refuse_grammars(const Json& body) {
-  const Json* format = member(body, "response_format");
-  const Json* type = format != nullptr ? member(*format, "type") : nullptr;
-  if (format != nullptr && (type == nullptr || *type != "text")) {
-    throw bad_request("response_format: only {\"type\": \"text\"} is supported", "response_format");
+/// The markers around reasoning that a reply to this model's template has; empty: none.
+std::pair<std::string_view, std::string_view> reasoning_markers(const text::ReplyFormat& format) {
+  switch (format.reasoning) {
+    case text::ReasoningMarkers::think:
+      return {"<think>", think_close};
+    case text::ReasoningMarkers::channel:
+      return {"<|channel>", "<channel|>"};
+    case text::ReasoningMarkers::none:
+      break;
   }
-  for (const char* name : {"guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"}) {
-    if (member(body, name) != nullptr) throw bad_request(fmt::format("{} is not supported", name), name);
-  }
+  return {};
 }
 
 std::vector<int32_t> read_token_ids(const Json& list, int64_t vocabulary) {
@@ -124,9 +126,12 @@ CheckedRequest Service::check_chat(const Json& body) const {
   checked.fields = read_generation_fields(body, options_.defaults, model_.vocabulary, true);
   refuse_media(body);
   refuse_unsupported(body);
-  refuse_grammars(body);
   const Json messages = checked_messages(body);
   checked.tools = read_tools(body);
+  checked.grammar = grammar_for(body);
+  if (checked.grammar && checked.tools.forced()) {
+    throw bad_request("a call that must be made cannot be combined with structured output", "tool_choice");
+  }
   const RenderSettings settings = render_settings(body);
   checked.thinking = settings.thinking;
   checked.effort = settings.effort;
@@ -152,7 +157,6 @@ CheckedRequest Service::check_completion(const Json& body) const {
   checked.fields = read_generation_fields(body, options_.defaults, model_.vocabulary, false);
   refuse_media(body);
   refuse_unsupported(body);
-  refuse_grammars(body);
   const Json* prompt = member(body, "prompt");
   if (prompt == nullptr) throw bad_request("prompt must be a string or a list of token ids", "prompt");
   const Json* text = prompt;
@@ -170,6 +174,7 @@ CheckedRequest Service::check_completion(const Json& body) const {
   checked.model = answering_name(body);
   checked.text.stops = checked.fields.stop;
   checked.text.plain = true;
+  checked.grammar = grammar_for(body);
   check_room(checked, "prompt");
   return checked;
 }
@@ -191,19 +196,51 @@ CallGate Service::gate_for(const CheckedRequest& checked) const {
   return gate;
 }
 
+std::shared_ptr<text::grammar::Matcher> Service::grammar_for(const Json& body) const {
+  const auto format = read_output_format(body);
+  if (!format) return nullptr;
+  std::call_once(vocabulary_made_, [this] {
+    using text::grammar::Vocabulary;
+    vocabulary_ = std::make_shared<const Vocabulary>(Vocabulary::ordinary_tokens(*model_.tokenizer));
+  });
+  return grammars_.get(*format, vocabulary_);
+}
+
+std::unique_ptr<engine::Constraint> Service::place_grammar(const CheckedRequest& checked) const {
+  const text::Tokenizer& tokenizer = *model_.tokenizer;
+  GrammarPlacement placement;
+  if (!checked.fields.ignore_eos) placement.end_tokens = model_.end_tokens;
+  if (!checked.text.plain) {
+    const auto [opener, closer] = reasoning_markers(checked.text.format);
+    placement.think_end = closer.empty() ? -1 : tokenizer.id_of(closer).value_or(-1);
+    if (placement.think_end >= 0) {
+      placement.starts_in_reasoning = checked.prompt.in_reasoning;
+      if (checked.thinking && !checked.prompt.in_reasoning) placement.think_open = tokenizer.id_of(opener).value_or(-1);
+      const auto blank_line = tokenizer.encode(std::string_view("\n\n"));
+      if (blank_line.size() == 1) placement.blank_line = blank_line.front();
+    }
+    const text::CallFormat* calls = model_.renderer->call_format();
+    if (calls != nullptr && !checked.tools.offered.empty()) {
+      placement.call_opener = tokenizer.id_of(calls->opener).value_or(-1);
+    }
+  }
+  return grammar_constraint(checked.grammar, std::move(placement));
+}
+
 std::shared_ptr<engine::Constraint> Service::make_constraint(const CheckedRequest& checked) {
   std::vector<std::unique_ptr<engine::Constraint>> parts;
   const text::Tokenizer& tokenizer = *model_.tokenizer;
   const auto think_end = tokenizer.id_of(think_close);
   if (checked.thinking_budget > 0 && checked.prompt.in_reasoning && think_end) {
-    // Under a gate the blank line after the block is the gate's.
-    const std::string close = std::string("\n") + think_close + (checked.gate ? "" : "\n\n");
+    // Under a gate the blank line after the block is the gate's; a grammar begins right behind the block.
+    const std::string close = std::string("\n") + think_close + (checked.gate || checked.grammar ? "" : "\n\n");
     parts.push_back(thinking_budget(checked.thinking_budget, tokenizer.encode(std::string_view(close)), *think_end));
   }
   if (checked.gate) {
     std::call_once(tokens_made_, [&] { tokens_ = TokensByBytes(tokenizer); });
     parts.push_back(call_gate(*checked.gate, tokens_));
   }
+  if (checked.grammar) parts.push_back(place_grammar(checked));
   return all_of(std::move(parts));
 }
 

@@ -20,6 +20,7 @@
 #include "server/prompt_renderer.h"
 #include "server/reply_constraint.h"
 #include "server/request_log.h"
+#include "server/structured_output.h"
 #include "server/work_pool.h"
 #include "text/tokenizer.h"
 
@@ -49,8 +50,9 @@ struct CheckedRequest {
   Prompt prompt;
   ToolSettings tools;
   ReplyTextSettings text;
-  int32_t thinking_budget = 0;   ///< 0: none
-  std::optional<CallGate> gate;  ///< a call must be made
+  int32_t thinking_budget = 0;                      ///< 0: none
+  std::optional<CallGate> gate;                     ///< a call must be made
+  std::shared_ptr<text::grammar::Matcher> grammar;  ///< what the answer must be; null: free
   bool thinking = false;
   std::string effort;
   std::string model;  ///< the id to answer with
@@ -95,6 +97,8 @@ class Service {
   void check_room(CheckedRequest& checked, const std::string& param) const;
   [[nodiscard]] RenderSettings render_settings(const Json& body) const;
   [[nodiscard]] CallGate gate_for(const CheckedRequest& checked) const;
+  [[nodiscard]] std::shared_ptr<text::grammar::Matcher> grammar_for(const Json& body) const;
+  [[nodiscard]] std::unique_ptr<engine::Constraint> place_grammar(const CheckedRequest& checked) const;
   std::shared_ptr<engine::Constraint> make_constraint(const CheckedRequest& checked);
 
   ServedModel model_;
@@ -103,6 +107,9 @@ class Service {
   RequestLog log_;
   std::once_flag tokens_made_;
   TokensByBytes tokens_;  ///< made when a call is first forced
+  mutable std::once_flag vocabulary_made_;
+  mutable std::shared_ptr<const text::grammar::Vocabulary> vocabulary_;  ///< made when a grammar is first asked for
+  mutable GrammarStore grammars_;
   WorkPool pool_;
 };
 

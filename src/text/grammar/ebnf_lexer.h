@@ -11,9 +11,9 @@ namespace tensorfold::text::grammar {
 struct EbnfToken {
   enum class Kind { name, define, literal, pattern, characters, symbol, directive, end };
   Kind kind = Kind::end;
-  std::string text;              ///< of a literal: its characters; of a pattern: between the slashes; [...] as written
-  bool ignores_case = false;     ///< literal or pattern with the flag i
-  size_t position = 0;           ///< in bytes
+  std::string text;           ///< of a literal: its characters; of a pattern: between the slashes; [...] as written
+  bool ignores_case = false;  ///< literal or pattern with the flag i
+  size_t position = 0;        ///< in bytes
   bool begins_line = false;
 };
 

@@ -94,8 +94,8 @@ Expr JsonRules::blanks() {
 Expr JsonRules::character() {
   return shared(rules_.json_character, "a string's character", [] {
     CharacterSet simple = hex("\"\\/bfnrt");
-    return choice({characters(plain_characters()), sequence({literal("\\"), characters(std::move(simple))}),
-                   unicode_escape()});
+    return choice(
+        {characters(plain_characters()), sequence({literal("\\"), characters(std::move(simple))}), unicode_escape()});
   });
 }
 
@@ -156,16 +156,15 @@ Expr JsonRules::other_than(const std::vector<std::string>& names) {
 Expr JsonRules::integer() {
   // At most 18 digits: every such number is an exact 64-bit integer.
   const Expr digit = characters({{'0', '9'}});
-  return sequence({optional(literal("-")),
-                   choice({literal("0"), sequence({characters({{'1', '9'}}), repeat(digit, 0, 17)})})});
+  return sequence(
+      {optional(literal("-")), choice({literal("0"), sequence({characters({{'1', '9'}}), repeat(digit, 0, 17)})})});
 }
 
 Expr JsonRules::number() {
   // Bounded so that no number is infinite when it is read.
   const Expr digit = characters({{'0', '9'}});
   const Expr fraction = sequence({literal("."), repeat(digit, 1, 18)});
-  const Expr exponent =
-      sequence({characters(hex("eE")), optional(characters(hex("+-"))), repeat(digit, 1, 2)});
+  const Expr exponent = sequence({characters(hex("eE")), optional(characters(hex("+-"))), repeat(digit, 1, 2)});
   return sequence({integer(), optional(fraction), optional(exponent)});
 }
 
@@ -184,16 +183,16 @@ Expr JsonRules::value() {
 Expr JsonRules::object() {
   return shared(object_, "a JSON object", [this] {
     const Expr one = member(string(), value());
-    return sequence({literal("{"), blanks(),
-                     optional(sequence({one, repeat(sequence({comma(), one}), 0, unbounded)})), literal("}")});
+    return sequence({literal("{"), blanks(), optional(sequence({one, repeat(sequence({comma(), one}), 0, unbounded)})),
+                     literal("}")});
   });
 }
 
 Expr JsonRules::array() {
   return shared(array_, "a JSON array", [this] {
     const Expr one = sequence({value(), blanks()});
-    return sequence({literal("["), blanks(),
-                     optional(sequence({one, repeat(sequence({comma(), one}), 0, unbounded)})), literal("]")});
+    return sequence({literal("["), blanks(), optional(sequence({one, repeat(sequence({comma(), one}), 0, unbounded)})),
+                     literal("]")});
   });
 }
 

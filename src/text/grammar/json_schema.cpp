@@ -25,20 +25,14 @@ namespace {
 constexpr size_t most_schemas = 20'000;
 
 /// Keywords that could make a text invalid and that no grammar of ours enforces.
-constexpr std::array refused = {"not",
-                                "if",
-                                "then",
-                                "else",
-                                "contains",
-                                "dependentRequired",
-                                "dependentSchemas",
-                                "dependencies",
-                                "$dynamicRef",
-                                "$recursiveRef"};
+constexpr std::array refused = {
+    "not",          "if",          "then",         "else", "contains", "dependentRequired", "dependentSchemas",
+    "dependencies", "$dynamicRef", "$recursiveRef"};
 
 constexpr std::array object_keywords = {"properties",    "required",      "additionalProperties", "patternProperties",
                                         "minProperties", "maxProperties", "propertyNames"};
-constexpr std::array array_keywords = {"items", "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems"};
+constexpr std::array array_keywords = {"items",    "prefixItems", "additionalItems",
+                                       "minItems", "maxItems",    "uniqueItems"};
 constexpr std::array string_keywords = {"minLength", "maxLength", "pattern", "format"};
 constexpr std::array number_keywords = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"};
 
@@ -127,7 +121,8 @@ class SchemaCompiler final : public SchemaContext {
   const Json& find(const std::string& reference, const std::string& path) const {
     const std::string where = path + "/$ref";
     if (reference.empty() || reference[0] != '#') {
-      refuse_schema(where, "'" + reference + "' is not inside the schema; only references like #/$defs/name are followed");
+      refuse_schema(where,
+                    "'" + reference + "' is not inside the schema; only references like #/$defs/name are followed");
     }
     try {
       const Json::json_pointer pointer(unescaped(reference.substr(1)));
@@ -142,7 +137,9 @@ class SchemaCompiler final : public SchemaContext {
   static std::string unescaped(const std::string& text) {
     std::string result;
     for (size_t i = 0; i < text.size(); ++i) {
-      const auto digit = [&](size_t at) { return at < text.size() && std::isxdigit(static_cast<unsigned char>(text[at])); };
+      const auto digit = [&](size_t at) {
+        return at < text.size() && std::isxdigit(static_cast<unsigned char>(text[at]));
+      };
       if (text[i] == '%' && digit(i + 1) && digit(i + 2)) {
         result += static_cast<char>(std::stoi(text.substr(i + 1, 2), nullptr, 16));
         i += 2;
@@ -166,8 +163,8 @@ class SchemaCompiler final : public SchemaContext {
       if (schema.contains(keyword)) refuse_schema(path + "/" + keyword, "cannot be enforced");
     }
     // What stands beside them is evaluated; what they speak of is what additionalProperties and items speak of here.
-    for (const auto& [late, early] : {std::pair{"unevaluatedProperties", "additionalProperties"},
-                                      std::pair{"unevaluatedItems", "items"}}) {
+    for (const auto& [late, early] :
+         {std::pair{"unevaluatedProperties", "additionalProperties"}, std::pair{"unevaluatedItems", "items"}}) {
       if (schema.contains(late) && !schema.contains(early)) schema[early] = schema[late];
     }
     const auto any_of = schema.find("anyOf");

@@ -9,8 +9,8 @@ namespace tensorfold::text::grammar {
 namespace {
 
 constexpr size_t mask_bytes_kept = size_t{64} << 20;
-/// Stacks that one text may lead to at once.
-constexpr size_t most_places = 20'000;
+/// Stacks that one text may lead to at once, with those that read nothing.
+constexpr size_t most_places = 50'000;
 
 }  // namespace
 
@@ -71,7 +71,11 @@ void Matcher::visit(uint32_t place) {
 
 /// Follows calls, loops and ends of rules from the pending places until bytes must be read.
 void Matcher::expand() {
-  while (!pending_.empty()) {
+  for (size_t visited = 0; !pending_.empty(); ++visited) {
+    if (visited > most_places) {
+      pending_.clear();
+      fail(ErrorKind::invalid_request, "the grammar is too ambiguous: one text has more than {} readings", most_places);
+    }
     const uint32_t id = pending_.back();
     pending_.pop_back();
     const Place at = places_[id];
@@ -105,9 +109,6 @@ uint32_t Matcher::finish_expansion() {
   reading_.clear();
   accepting_ = false;
   expand();
-  if (reading_.size() > most_places) {
-    fail(ErrorKind::invalid_request, "the grammar is too ambiguous: one text has more than {} readings", most_places);
-  }
   return configuration(reading_, accepting_);
 }
 
@@ -217,7 +218,8 @@ void Matcher::walk(const TokenTrie& trie, uint32_t configuration, TokenMask& mas
   }
 }
 
-/// The characters that a JSON string still has room for when its next one is read at this place; 0: it is no such place.
+/// The characters that a JSON string still has room for when its next one is read at this place; 0: it is no such
+/// place.
 uint64_t Matcher::room_in_string(const Place& at) const {
   if (automaton_.json_character_start != at.state || at.parent == no_place) return 0;
   const Place& parent = places_[at.parent];

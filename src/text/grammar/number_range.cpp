@@ -65,6 +65,9 @@ Decimal parse_decimal(const std::string& number) {
 Expr same_length(std::string_view least, std::string_view most) {
   if (least.empty()) return empty();
   if (least[0] > most[0]) return never();
+  const bool all =
+      least.find_first_not_of('0') == std::string_view::npos && most.find_first_not_of('9') == std::string_view::npos;
+  if (all) return digits(least.size(), least.size());
   const size_t rest = least.size() - 1;
   if (least[0] == most[0]) {
     return sequence({literal(least.substr(0, 1)), same_length(least.substr(1), most.substr(1))});

@@ -40,7 +40,8 @@ class Anchoring {
   [[nodiscard]] bool touches_anchor(const RegexNode& node) const {
     if (node.kind == anchor()) return true;
     if (node.kind == Kind::choice) {
-      return std::any_of(node.parts.begin(), node.parts.end(), [this](const auto& part) { return touches_anchor(part); });
+      return std::any_of(node.parts.begin(), node.parts.end(),
+                         [this](const auto& part) { return touches_anchor(part); });
     }
     return node.kind == Kind::sequence && !node.parts.empty() && touches_anchor(edge(node));
   }

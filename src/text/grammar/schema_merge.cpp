@@ -16,9 +16,9 @@ namespace {
 constexpr size_t deepest = 64;
 constexpr size_t most_branches = 512;
 
-constexpr std::array annotations = {"$schema", "$id",        "$comment", "title",     "description", "default",
-                                    "example", "examples",   "$defs",    "definitions", "deprecated", "readOnly",
-                                    "writeOnly", "$anchor"};
+constexpr std::array annotations = {"$schema",    "$id",      "$comment",  "title",  "description",
+                                    "default",    "example",  "examples",  "$defs",  "definitions",
+                                    "deprecated", "readOnly", "writeOnly", "$anchor"};
 
 bool is_annotation(std::string_view key) {
   return std::find(annotations.begin(), annotations.end(), key) != annotations.end();

@@ -115,13 +115,16 @@ class ObjectBuilder {
     if (patterns != schema_.end() && !patterns->empty()) {
       if (!patterns->is_object()) refuse_schema(path_ + "/patternProperties", "must be an object");
       if (further != schema_.end() && *further != false) {
-        refuse_schema(path_ + "/additionalProperties", "beside patternProperties cannot be enforced unless it is false");
+        refuse_schema(path_ + "/additionalProperties",
+                      "beside patternProperties cannot be enforced unless it is false");
       }
-      if (key_schema != schema_.end()) refuse_schema(path_ + "/propertyNames", "beside patternProperties cannot be enforced");
+      if (key_schema != schema_.end())
+        refuse_schema(path_ + "/propertyNames", "beside patternProperties cannot be enforced");
       tail_ = pattern_members(*patterns);
       return;
     }
-    const bool open = further != schema_.end() ? *further != false : members_.empty() && !schema_.contains("properties");
+    const bool open =
+        further != schema_.end() ? *further != false : members_.empty() && !schema_.contains("properties");
     if (key_schema != schema_.end() && *key_schema != true) {
       if (!members_.empty()) refuse_schema(path_ + "/propertyNames", "beside named properties cannot be enforced");
       if (open) tail_ = json_.member(name_expression(*key_schema), further_value());
@@ -205,7 +208,8 @@ class ObjectBuilder {
     const Expr next = sequence({json_.comma(), *tail_});
     if (count > 0) return sequence({repeat(next, missing, room), close});
     if (room == 0) return close;
-    const Expr some = sequence({*tail_, repeat(next, missing > 0 ? missing - 1 : 0, room == unbounded ? room : room - 1)});
+    const Expr some =
+        sequence({*tail_, repeat(next, missing > 0 ? missing - 1 : 0, room == unbounded ? room : room - 1)});
     return sequence({missing > 0 ? some : optional(some), close});
   }
 

@@ -9,8 +9,7 @@ namespace {
 
 // Dates by RFC 3339: no day that the month does not have, 29 February in leap years only, no year 0.
 constexpr const char* year = "(?:[1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])";
-constexpr const char* leap_year =
-    "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)";
+constexpr const char* leap_year = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)";
 
 std::string date() {
   return fmt::format(

@@ -22,9 +22,9 @@ using TokenMask = std::vector<uint32_t>;
 class TokenTrie {
  public:
   struct Node {
-    uint32_t after;         ///< first node that does not hang below this one
-    uint32_t first_token;   ///< tokens that end here: tokens()[first_token] up to the next node's first_token
-    uint16_t depth;         ///< 1 for a token's first byte
+    uint32_t after;        ///< first node that does not hang below this one
+    uint32_t first_token;  ///< tokens that end here: tokens()[first_token] up to the next node's first_token
+    uint16_t depth;        ///< 1 for a token's first byte
     uint8_t byte;
   };
   TokenTrie() = default;

@@ -21,10 +21,12 @@ using nlohmann::ordered_json;
 std::shared_ptr<const Vocabulary> small_vocabulary(uint32_t seed) {
   std::vector<std::string> tokens = {""};  // a control token
   for (int byte = 0; byte < 256; ++byte) tokens.emplace_back(1, static_cast<char>(byte));
-  for (const char* token : {"{\"", "\":", "\",", "\"}", " {", "  ", "\n", "\n\n", "true", "false", "null", "}}", "],",
-                            "\": \"", "ab", "abc", "abcd", "\\u", "\\n", "\\\"", "00", "12", "-", "1.", ".5", "e+", "é",
-                            "日本", "\xE6\x97", "\xA5", "name", "\"name", "\"name\"", "age", "yes", "no", "yes\"", "aa",
-                            "aaaa", "\",\"", "\"]", "[", "[[", "0\"", "\t\t", "ab\"", "a\"}", "a\\", "\\\\\""}) {
+  for (const char* token :
+       {"{\"",  "\":",    "\",",      "\"}",    " {",   "  ",   "\n",    "\n\n", "true",     "false",
+        "null", "}}",     "],",       "\": \"", "ab",   "abc",  "abcd",  "\\u",  "\\n",      "\\\"",
+        "00",   "12",     "-",        "1.",     ".5",   "e+",   "é",     "日本", "\xE6\x97", "\xA5",
+        "name", "\"name", "\"name\"", "age",    "yes",  "no",   "yes\"", "aa",   "aaaa",     "\",\"",
+        "\"]",  "[",      "[[",       "0\"",    "\t\t", "ab\"", "a\"}",  "a\\",  "\\\\\""}) {
     tokens.emplace_back(token);
   }
   std::mt19937 random(seed);
@@ -68,13 +70,16 @@ std::vector<Sample> samples() {
   all.push_back({"choice", compile_choice({"yes", "no", "yes, please", "a\"b", "日本", "abc", "abcd"})});
   all.push_back({"regex", compile_regex("(ab|cd)*[^a-c]{2,40}x?\\d+")});
   all.push_back({"all text", compile_regex("(.|\\n)*")});
-  all.push_back({"ebnf", compile_ebnf("root ::= expr\nexpr ::= term (\"+\" term)*\nterm ::= [0-9]+ | \"(\" expr \")\"")});
+  all.push_back(
+      {"ebnf", compile_ebnf("root ::= expr\nexpr ::= term (\"+\" term)*\nterm ::= [0-9]+ | \"(\" expr \")\"")});
   schema("bounded", R"({"type":"object","properties":{"name":{"type":"string","maxLength":3},
       "tags":{"type":"array","items":{"type":"string","minLength":1,"maxLength":70},"maxItems":3},
       "age":{"type":"integer","minimum":-3,"maximum":120},"ok":{"type":"boolean"}},"required":["name"]})");
   schema("union", R"({"anyOf":[{"type":"string"},{"enum":["abc","yes",12]},{"type":"string","maxLength":2},
       {"type":"array","items":{"type":["string","null"]}}]})");
-  schema("open", R"({"type":"object","properties":{"a":{"type":"string"},"name":{}},"additionalProperties":{"type":"string"}})");
+  schema(
+      "open",
+      R"({"type":"object","properties":{"a":{"type":"string"},"name":{}},"additionalProperties":{"type":"string"}})");
   schema("tree", R"({"$defs":{"t":{"type":"object","properties":{"v":{"type":"number"},"k":{"type":"array",
       "items":{"$ref":"#/$defs/t"}}},"required":["v"]}},"$ref":"#/$defs/t"})");
   schema("pattern", R"({"type":"string","pattern":"^a\"?[^b]{1,5}$","maxLength":4})");
