@@ -106,13 +106,18 @@ class Runner {
   }
 
  private:
+  [[nodiscard]] int32_t token_at(int32_t position) const {
+    return static_cast<int32_t>((1000 + 37LL * position) % model_.info().vocabulary_size);
+  }
+
   backend::Plan forward(int32_t rows, bool keep_all, int32_t wanted) {
     backend::Plan plan;
-    plan.begin_sequence(committed_, 0, pages_, keep_all);
-    for (int32_t row = 0; row < rows; ++row) {
-      const auto token = static_cast<int32_t>((1000 + 37LL * (committed_ + row)) % model_.info().vocabulary_size);
-      plan.add_row(token, committed_ + row, row - 1, row >= rows - wanted);
-    }
+    std::vector<int32_t> past;
+    for (int32_t p = std::max(0, committed_ - backend::kHistoryTokens); p < committed_; ++p)
+      past.push_back(token_at(p));
+    plan.begin_sequence(committed_, 0, pages_, keep_all, past);
+    for (int32_t row = 0; row < rows; ++row)
+      plan.add_row(token_at(committed_ + row), committed_ + row, row - 1, row >= rows - wanted);
     families::ForwardOutputs outputs;
     if (wanted > 0) outputs.logits = logits_.view;
     backend_.run(plan, static_cast<uint64_t>(wanted > 0), [&] { model_.forward(plan, *cache_, outputs); });

@@ -62,7 +62,7 @@ uint64_t usable_memory(const Machine& machine) {
 
 MemoryNeeds memory_needs(const families::CheckpointReport& report, const Machine& machine) {
   const bool has_head = report.draft_head_found.value_or(true);  // unknown: counted
-  return {.weights = report.weights.total + (has_head ? report.draft_head_bytes : 0),
+  return {.weights = report.weights.resident + (has_head ? report.draft_head_bytes : 0),
           .token = static_cast<uint64_t>(families::paged_values(report.cache)) * machine.value_bytes,
           .state = static_cast<uint64_t>(families::state_values(report.cache)) * 4};
 }

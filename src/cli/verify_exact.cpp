@@ -83,6 +83,18 @@ std::vector<engine::VerifyPrompt> make_prompts(const std::string& directory, con
   return prompts;
 }
 
+/// Random token ids, few and many, for checkpoints that come without a tokenizer.
+std::vector<engine::VerifyPrompt> random_prompts(int64_t vocabulary, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<engine::VerifyPrompt> prompts;
+  for (const size_t size : {3, 9, 17, 24, 40, 70, 110, 200}) {
+    std::vector<int32_t> tokens(size);
+    for (int32_t& token : tokens) token = static_cast<int32_t>(random() % static_cast<uint64_t>(vocabulary));
+    prompts.push_back({"random ids", std::move(tokens)});
+  }
+  return prompts;
+}
+
 std::vector<engine::VerifyDrafter> make_drafters(const Arguments& arguments) {
   std::vector<engine::VerifyDrafter> choices;
   const auto add = [&](const char* name, const drafters::DrafterChoice& choice) {
@@ -106,7 +118,9 @@ int verify(const Arguments& arguments) {
   const std::string directory = model_directory(arguments.model);
   const format::CheckpointConfig config = format::load_config(directory);
   const families::ModelInfo info = families::require_family(config.json).describe(config.json);
-  const std::vector<engine::VerifyPrompt> prompts = make_prompts(directory, info.model_type);
+  const bool has_tokenizer = std::filesystem::exists(std::filesystem::path(directory) / "tokenizer.json");
+  const std::vector<engine::VerifyPrompt> prompts =
+      has_tokenizer ? make_prompts(directory, info.model_type) : random_prompts(info.vocabulary_size, arguments.seed);
   engine::VerifyOptions options;
   options.requests = arguments.requests;
   options.seed = arguments.seed;
@@ -146,7 +160,8 @@ Command verify_exact_command() {
   command.description =
       "Each request draws a drafter (scripted ones included), threads, neighbours, greedy or sampled, thinking on or "
       "off, tools, a place to go on from and where kept prefixes lie (device, host, disk after a restart). Its reply "
-      "must be that of the same request served one token at a time, alone, from an empty cache.";
+      "must be that of the same request served one token at a time, alone, from an empty cache. A checkpoint without a "
+      "tokenizer is asked random token ids.";
   command.positionals = {{"MODEL", "a checkpoint", &arguments->model, true}};
   command.options = {
       {"--backend", "NAME", "where the model runs", "Model", &arguments->backend, {"cpu", "cuda"}},

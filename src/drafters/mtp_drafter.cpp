@@ -19,8 +19,8 @@ MtpDrafter::MtpDrafter(backend::Backend& backend, families::Model& model, const 
     : backend_(backend),
       model_(model),
       options_(options),
-      inputs_(backend.allocate(model.max_rows(), model.info().hidden_size)),
-      outputs_(backend.allocate(model.max_rows(), model.info().hidden_size)),
+      inputs_(backend.allocate(model.max_rows(), model.info().hidden_width())),
+      outputs_(backend.allocate(model.max_rows(), model.info().hidden_width())),
       logits_(backend.allocate(std::min(kMostLanes, model.max_rows()), model.info().vocabulary_size)) {
   check(model.draft_head() != nullptr, "an MTP drafter needs a model with a draft head");
 }

@@ -30,7 +30,7 @@ ForwardRunner::ForwardRunner(backend::Backend& backend, families::Model& model, 
       most_logit_rows_(std::min(most_logit_rows, model.max_rows())),
       logits_(backend.allocate(most_logit_rows_, model.info().vocabulary_size)) {
   const int64_t hidden = model.info().hidden_size;
-  if (wanted_.hidden) hidden_ = backend.allocate(model.max_rows(), hidden);
+  if (wanted_.hidden) hidden_ = backend.allocate(model.max_rows(), model.info().hidden_width());
   if (!wanted_.tap_layers.empty()) {
     taps_ = backend.allocate(model.max_rows(), hidden * static_cast<int64_t>(wanted_.tap_layers.size()));
   }
@@ -43,7 +43,8 @@ void ForwardRunner::run(std::span<const Window> windows) {
     check(!window.tokens.empty(), "a window without rows");
     check(!window.keep_all || window.parents.empty(), "a tree cannot be kept whole");
     check(window.parents.empty() || window.parents.size() == window.tokens.size(), "a window's parents do not fit");
-    plan_.begin_sequence(lane.committed, lane.state_slot, lane.pages, window.keep_all);
+    check(window.past.size() == static_cast<size_t>(lane.committed), "a window behind other tokens than its lane's");
+    plan_.begin_sequence(lane.committed, lane.state_slot, lane.pages, window.keep_all, window.past);
     const int32_t first = plan_.rows();
     const std::vector<int32_t> depths = window_depths(window.parents, window.tokens.size());
     for (size_t row = 0; row < window.tokens.size(); ++row) {

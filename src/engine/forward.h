@@ -20,6 +20,7 @@ enum class WantedLogits { none, last, all };
 struct Window {
   const CacheLane* lane = nullptr;
   std::span<const int32_t> tokens;
+  std::span<const int32_t> past;     ///< the lane's committed tokens
   std::span<const int32_t> parents;  ///< index into tokens, -1: the committed state; empty: a chain
   bool keep_all = false;             ///< a chain whose rows all stay: the forward commits them itself
   WantedLogits logits = WantedLogits::last;

@@ -64,8 +64,12 @@ void record_story(FuzzStory& story, CachePool& pool, ForwardRunner& forward) {
         "the fuzzer's reference found no room");
   story.states.push_back(probe.state(lane));
   for (const int32_t& token : story.tokens) {
-    const Window window{
-        .lane = &lane, .tokens = {&token, 1}, .parents = {}, .keep_all = true, .logits = WantedLogits::last};
+    const Window window{.lane = &lane,
+                        .tokens = {&token, 1},
+                        .past = std::span(story.tokens).first(static_cast<size_t>(lane.committed)),
+                        .parents = {},
+                        .keep_all = true,
+                        .logits = WantedLogits::last};
     forward.run(std::span(&window, 1));
     ++lane.committed;
     story.logits.push_back(probe.logits(0));

@@ -282,8 +282,10 @@ void Rounds::run_forward(const Round& round) {
   for (const SequenceWindow& window : round.windows) {
     // Rows that are sure to stay are committed by the forward itself: chunks, and single rows.
     const bool sure = window.rows() == 1 || !window.decode;
-    windows.push_back({.lane = &window.sequence->lane,
+    const Sequence& sequence = *window.sequence;
+    windows.push_back({.lane = &sequence.lane,
                        .tokens = window.tokens,
+                       .past = std::span(sequence.tokens).first(static_cast<size_t>(sequence.lane.committed)),
                        .parents = window.parents,
                        .keep_all = sure,
                        .logits = !window.draws            ? WantedLogits::none

@@ -23,7 +23,13 @@ class ScopedLane {
   ScopedLane(const ScopedLane&) = delete;
   ScopedLane& operator=(const ScopedLane&) = delete;
   void reserve(int32_t tokens) { check(pool_.reserve(lane, tokens), "the row check found no free pages"); }
+  /// Says that `tokens` are committed now.
+  void extend(std::span<const int32_t> tokens) {
+    past.insert(past.end(), tokens.begin(), tokens.end());
+    lane.committed += static_cast<int32_t>(tokens.size());
+  }
   CacheLane lane;
+  std::vector<int32_t> past;
 
  private:
   CachePool& pool_;
@@ -43,21 +49,21 @@ class RowCheck {
     feed_singles();
     ScopedLane lane(pool_);
     lane.reserve(prompt_tokens + 2 * widest_ + 2);
-    feed(lane.lane, prompt_);
+    feed(lane, prompt_);
     for (const int32_t width : widths) {
       if (width > widest_) break;
-      if (!chain_is_exact(lane.lane, width)) {
+      if (!chain_is_exact(lane, width)) {
         result.problem = fmt::format("a window of {} rows gives other bits than single rows", width);
         return result;
       }
       result.exact_rows = width;
     }
     if (widest_ < 2) return result;
-    if (!tree_is_exact(lane.lane)) {
+    if (!tree_is_exact(lane)) {
       result = {.exact_rows = 1, .problem = "a tree of drafts gives other bits than single rows"};
-    } else if (!neighbours_are_exact(lane.lane)) {
+    } else if (!neighbours_are_exact(lane)) {
       result = {.exact_rows = 1, .problem = "a window beside another sequence gives other bits than alone"};
-    } else if (!partly_kept_is_exact(lane.lane)) {
+    } else if (!partly_kept_is_exact(lane)) {
       result = {.exact_rows = 1, .problem = "decoding after a partly kept window gives other bits"};
     }
     return result;
@@ -66,10 +72,15 @@ class RowCheck {
  private:
   using Logits = std::vector<float>;
 
-  void feed(CacheLane& lane, std::span<const int32_t> tokens) {
-    const Window window{.lane = &lane, .tokens = tokens, .parents = {}, .keep_all = true, .logits = WantedLogits::none};
+  void feed(ScopedLane& lane, std::span<const int32_t> tokens) {
+    const Window window{.lane = &lane.lane,
+                        .tokens = tokens,
+                        .past = lane.past,
+                        .parents = {},
+                        .keep_all = true,
+                        .logits = WantedLogits::none};
     forward_.run(std::span(&window, 1));
-    lane.committed += static_cast<int32_t>(tokens.size());
+    lane.extend(tokens);
   }
 
   [[nodiscard]] Logits read(int32_t logit_row) {
@@ -87,19 +98,28 @@ class RowCheck {
   void feed_singles() {
     ScopedLane lane(pool_);
     lane.reserve(prompt_tokens + widest_ + 1);
-    feed(lane.lane, prompt_);
+    feed(lane, prompt_);
     for (const int32_t& token : next_) {
-      const Window window{
-          .lane = &lane.lane, .tokens = {&token, 1}, .parents = {}, .keep_all = true, .logits = WantedLogits::all};
+      const Window window{.lane = &lane.lane,
+                          .tokens = {&token, 1},
+                          .past = lane.past,
+                          .parents = {},
+                          .keep_all = true,
+                          .logits = WantedLogits::all};
       forward_.run(std::span(&window, 1));
-      ++lane.lane.committed;
+      lane.extend({&token, 1});
       singles_.push_back(read(0));
     }
   }
 
-  bool chain_is_exact(CacheLane& lane, int32_t width) {
+  bool chain_is_exact(ScopedLane& lane, int32_t width) {
     const auto tokens = std::span<const int32_t>(next_).first(static_cast<size_t>(width));
-    const Window window{.lane = &lane, .tokens = tokens, .parents = {}, .keep_all = false, .logits = WantedLogits::all};
+    const Window window{.lane = &lane.lane,
+                        .tokens = tokens,
+                        .past = lane.past,
+                        .parents = {},
+                        .keep_all = false,
+                        .logits = WantedLogits::all};
     forward_.run(std::span(&window, 1));
     for (int32_t row = 0; row < width; ++row) {
       if (!equal(row, singles_[static_cast<size_t>(row)])) return false;
@@ -108,40 +128,62 @@ class RowCheck {
   }
 
   /// The true chain with wrong siblings between its rows.
-  bool tree_is_exact(CacheLane& lane) {
+  bool tree_is_exact(ScopedLane& lane) {
     const std::array<int32_t, 5> tokens = {next_[0], prompt_[5], next_[1], prompt_[9], next_[2]};
     const std::array<int32_t, 5> parents = {-1, 0, 0, 1, 2};
     if (widest_ < 3 || forward_.most_logit_rows() < 5) return true;
-    const Window window{
-        .lane = &lane, .tokens = tokens, .parents = parents, .keep_all = false, .logits = WantedLogits::all};
+    const Window window{.lane = &lane.lane,
+                        .tokens = tokens,
+                        .past = lane.past,
+                        .parents = parents,
+                        .keep_all = false,
+                        .logits = WantedLogits::all};
     forward_.run(std::span(&window, 1));
     return equal(0, singles_[0]) && equal(2, singles_[1]) && equal(4, singles_[2]);
   }
 
-  bool neighbours_are_exact(CacheLane& lane) {
+  bool neighbours_are_exact(ScopedLane& lane) {
     if (forward_.most_logit_rows() < 5) return true;
     ScopedLane other(pool_);
     other.reserve(prompt_tokens);
     const auto few = std::span<const int32_t>(prompt_).first(3);
     const auto two = std::span<const int32_t>(next_).first(2);
-    const std::array<Window, 2> windows = {
-        Window{.lane = &other.lane, .tokens = few, .parents = {}, .keep_all = true, .logits = WantedLogits::all},
-        Window{.lane = &lane, .tokens = two, .parents = {}, .keep_all = false, .logits = WantedLogits::all}};
+    const std::array<Window, 2> windows = {Window{.lane = &other.lane,
+                                                  .tokens = few,
+                                                  .past = other.past,
+                                                  .parents = {},
+                                                  .keep_all = true,
+                                                  .logits = WantedLogits::all},
+                                           Window{.lane = &lane.lane,
+                                                  .tokens = two,
+                                                  .past = lane.past,
+                                                  .parents = {},
+                                                  .keep_all = false,
+                                                  .logits = WantedLogits::all}};
     forward_.run(windows);
     return equal(3, singles_[0]) && equal(4, singles_[1]);
   }
 
-  bool partly_kept_is_exact(CacheLane& lane) {
+  bool partly_kept_is_exact(ScopedLane& lane) {
     const std::array<int32_t, 2> tokens = {next_[0], prompt_[7]};
-    const Window window{.lane = &lane, .tokens = tokens, .parents = {}, .keep_all = false, .logits = WantedLogits::all};
+    const Window window{.lane = &lane.lane,
+                        .tokens = tokens,
+                        .past = lane.past,
+                        .parents = {},
+                        .keep_all = false,
+                        .logits = WantedLogits::all};
     forward_.run(std::span(&window, 1));
     const backend::KeptPath kept{.sequence = 0, .rows = {0}};
     forward_.commit(std::span(&kept, 1));
-    ++lane.committed;
-    const Window after{
-        .lane = &lane, .tokens = {&next_[1], 1}, .parents = {}, .keep_all = true, .logits = WantedLogits::all};
+    lane.extend({next_.data(), 1});
+    const Window after{.lane = &lane.lane,
+                       .tokens = {&next_[1], 1},
+                       .past = lane.past,
+                       .parents = {},
+                       .keep_all = true,
+                       .logits = WantedLogits::all};
     forward_.run(std::span(&after, 1));
-    ++lane.committed;
+    lane.extend({&next_[1], 1});
     return equal(0, singles_[1]);
   }
 

@@ -239,8 +239,10 @@ class World {
     bool chunk = false;
     bool window = false;
     for (const Move& move : moves) {
+      const auto committed = static_cast<size_t>(move.runner->lane.committed);
       windows.push_back({.lane = &move.runner->lane,
                          .tokens = move.tokens,
+                         .past = std::span(story_of(*move.runner).tokens).first(committed),
                          .parents = move.parents,
                          .keep_all = move.keep_all,
                          .logits = move.logits});

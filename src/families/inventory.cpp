@@ -16,9 +16,12 @@ std::vector<int64_t> squeezed(std::span<const int64_t> shape) {
   return sizes;
 }
 
+/// One tensor of its own name, not a module.
+bool is_bare(const TensorSpec& spec) { return spec.role == TensorRole::vector || spec.role == TensorRole::integers; }
+
 /// The tensors that a spec accounts for.
 std::vector<std::string> names_of(const TensorSpec& spec) {
-  if (spec.role == TensorRole::vector) return {spec.module};
+  if (is_bare(spec)) return {spec.module};
   // Hugging Face stores stacked experts as a parameter without a module: its name has no ".weight".
   return {spec.module + ".weight", spec.module + ".scales", spec.module + ".biases", spec.module};
 }
@@ -28,7 +31,10 @@ void check_vector(const TensorSpec& spec, const format::TensorInfo& tensor, form
     problems.add("{} has the shape {} instead of {}", spec.module, format::to_string(tensor.shape),
                  format::to_string(spec.shape));
   }
-  if (!format::is_float(tensor.type)) {
+  if (spec.role == TensorRole::integers) {
+    if (tensor.type != format::DataType::i64)
+      problems.add("{} has the dtype {} instead of I64", spec.module, format::to_string(tensor.type));
+  } else if (!format::is_float(tensor.type)) {
     problems.add("{} has the dtype {} instead of F32, F16 or BF16", spec.module, format::to_string(tensor.type));
   }
 }
@@ -74,7 +80,7 @@ std::vector<std::string> check_inventory(std::span<const TensorSpec> inventory, 
     const std::vector<std::string> names = names_of(spec);
     known.insert(names.begin(), names.end());
     if (spec.optional && store.find(names.front()) == nullptr) continue;
-    if (spec.role != TensorRole::vector) {
+    if (!is_bare(spec)) {
       format::resolve_linear(store, quantization, spec.module, spec.shape, problems);
     } else if (const format::TensorInfo* tensor = store.find(spec.module)) {
       check_vector(spec, *tensor, problems);
@@ -91,6 +97,7 @@ std::unique_ptr<format::SyntheticStore> make_synthetic_store(std::span<const Ten
                                                              const format::Quantization& quantization, uint64_t seed) {
   auto store = std::make_unique<format::SyntheticStore>(seed);
   for (const TensorSpec& spec : inventory) {
+    if (spec.role == TensorRole::integers) continue;
     if (spec.role == TensorRole::vector) {
       store->add_vector(spec.module, spec.shape, spec.center, spec.spread);
     } else {
@@ -105,14 +112,15 @@ WeightBytes count_bytes(std::span<const TensorSpec> inventory, const format::Qua
   for (const TensorSpec& spec : inventory) {
     uint64_t count = 1;
     for (const int64_t size : spec.shape) count *= static_cast<uint64_t>(size);
-    uint64_t taken = count * 2;  // bf16
-    if (spec.role != TensorRole::vector) {
+    uint64_t taken = count * (spec.role == TensorRole::integers ? 8 : 2);  // bf16
+    if (!is_bare(spec)) {
       if (const auto packing = packing_of(spec, quantization)) {
         taken =
             count * static_cast<uint64_t>(packing->bits) / 8 + count / static_cast<uint64_t>(packing->group_size) * 4;
       }
     }
     bytes.total += taken;
+    if (!spec.stays_on_disk) bytes.resident += taken;
     if (spec.role != TensorRole::embedding) {
       bytes.read +=
           spec.read_share == 1.0 ? taken : static_cast<uint64_t>(static_cast<double>(taken) * spec.read_share);
@@ -121,13 +129,21 @@ WeightBytes count_bytes(std::span<const TensorSpec> inventory, const format::Qua
   return bytes;
 }
 
+WeightLoader::WeightLoader(std::span<const TensorSpec> inventory, const format::TensorStore& store,
+                           const format::Quantization& quantization, backend::Backend& backend)
+    : store_(store), quantization_(quantization), backend_(backend) {
+  for (const TensorSpec& spec : inventory) {
+    if (!is_bare(spec)) modules_.emplace(spec.module, &spec);
+  }
+}
+
 bool WeightLoader::has(std::string_view module) const {
   return store_.find(module) != nullptr || store_.find(std::string(module) + ".weight") != nullptr;
 }
 
 const TensorSpec& WeightLoader::spec_of(const std::string& module) const {
-  const auto spec = specs_.find(module);
-  check(spec != specs_.end(), "a family loads modules of its inventory");
+  const auto spec = modules_.find(module);
+  check(spec != modules_.end(), "a family loads modules of its inventory");
   return *spec->second;
 }
 
@@ -158,6 +174,21 @@ std::vector<float> WeightLoader::values(const std::string& name) {
   store_.read(*tensor, 0, bytes);
   std::vector<float> values(tensor->bytes / static_cast<uint64_t>(format::size_of(tensor->type)));
   format::widen(tensor->type, bytes, values);
+  return values;
+}
+
+std::unique_ptr<backend::NgramTable> WeightLoader::ngram_table(const backend::NgramHashing& hashing,
+                                                               std::span<const std::string> modules) {
+  std::vector<format::Linear> shards;
+  for (const std::string& module : modules) shards.push_back(linear(module));
+  return backend_.load_ngram_table(hashing, shards);
+}
+
+std::optional<std::vector<int64_t>> WeightLoader::integers(const std::string& name) const {
+  const format::TensorInfo* tensor = store_.find(name);
+  if (tensor == nullptr) return std::nullopt;
+  std::vector<int64_t> values(tensor->bytes / sizeof(int64_t));
+  store_.read(*tensor, 0, std::as_writable_bytes(std::span(values)));
   return values;
 }
 

@@ -1,11 +1,12 @@
 // Compares what a checkpoint holds with what its family reads, and gives the family its tensors.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "backend/backend.h"
@@ -29,6 +30,7 @@ std::unique_ptr<format::SyntheticStore> make_synthetic_store(std::span<const Ten
 /// Bytes that the weights of an inventory take, from shapes and the config alone.
 struct WeightBytes {
   uint64_t total = 0;
+  uint64_t resident = 0;  ///< without what stays on disk
   uint64_t read = 0;  ///< by one row: all but embedding tables
 };
 WeightBytes count_bytes(std::span<const TensorSpec> inventory, const format::Quantization& quantization);
@@ -38,12 +40,7 @@ class WeightLoader {
  public:
   /// All of these outlive the loader.
   WeightLoader(std::span<const TensorSpec> inventory, const format::TensorStore& store,
-               const format::Quantization& quantization, backend::Backend& backend)
-      : store_(store), quantization_(quantization), backend_(backend) {
-    for (const TensorSpec& spec : inventory) {
-      if (spec.role != TensorRole::vector) specs_.emplace(spec.module, &spec);
-    }
-  }
+               const format::Quantization& quantization, backend::Backend& backend);
 
   [[nodiscard]] bool has(std::string_view module) const;
   /// The matrices of `modules` over the same input, stacked in this order.
@@ -56,6 +53,11 @@ class WeightLoader {
   std::unique_ptr<backend::Vector> vector(const std::string& name, float shift = 0.0F);
   /// The same on the host.
   std::vector<float> values(const std::string& name);
+  /// 64-bit constants, or nothing where the checkpoint has none of this name.
+  [[nodiscard]] std::optional<std::vector<int64_t>> integers(const std::string& name) const;
+  /// The table whose rows `modules` hold one after the other.
+  std::unique_ptr<backend::NgramTable> ngram_table(const backend::NgramHashing& hashing,
+                                                   std::span<const std::string> modules);
   /// Bytes that the projections loaded so far read for one row.
   [[nodiscard]] uint64_t projection_bytes() const { return projection_bytes_; }
 
@@ -63,7 +65,7 @@ class WeightLoader {
   [[nodiscard]] const TensorSpec& spec_of(const std::string& module) const;
   [[nodiscard]] format::Linear linear(const std::string& module) const;
 
-  std::unordered_map<std::string_view, const TensorSpec*> specs_;  ///< of modules
+  std::map<std::string_view, const TensorSpec*> modules_;
   const format::TensorStore& store_;
   const format::Quantization& quantization_;
   backend::Backend& backend_;

@@ -22,6 +22,7 @@ struct ModelInfo {
   std::string title;       ///< for people
   int64_t vocabulary_size = 0;
   int64_t hidden_size = 0;
+  int32_t hidden_streams = 1;  ///< hidden_size wide streams of a ForwardOutputs::hidden row
   int32_t layers = 0;
   int32_t native_context = 0;       ///< max_position_embeddings
   int32_t default_context = 0;      ///< of a server that is not told one; 0: what memory holds
@@ -29,12 +30,15 @@ struct ModelInfo {
   int64_t decode_bytes = 0;         ///< weight bytes one row reads
   bool draft_head = false;          ///< described: the config declares one; loaded: the checkpoint holds it
   std::vector<std::string> notes;   ///< e.g. "vision tower skipped"
+
+  /// Values of a ForwardOutputs::hidden row, which the draft head reads.
+  [[nodiscard]] int64_t hidden_width() const { return hidden_size * hidden_streams; }
 };
 
 /// Where a forward leaves what later steps read; a tensor without a buffer is not wanted.
 struct ForwardOutputs {
   backend::Tensor logits;  ///< [logit_rows][vocabulary]
-  backend::Tensor hidden;  ///< [rows][hidden]: final-normed rows (what the head reads), for MTP
+  backend::Tensor hidden;  ///< [rows][ModelInfo::hidden_width]: what the draft head reads, mostly final-normed rows
   backend::Tensor taps;    ///< [rows][taps * hidden]: the residual stream after each of tap_layers, for block drafters
   std::span<const int32_t> tap_layers;
 };
@@ -45,8 +49,8 @@ class DraftHead {
  public:
   virtual ~DraftHead() = default;
   [[nodiscard]] virtual backend::CacheLayout cache_layout() const = 0;
-  /// plan.tokens[r]: the token after row r; plan.positions[r]: entry index. `hidden`: [rows][hidden] inputs.
-  /// Writes the head's own normed output rows (for chaining) and the logits of plan.logit_rows.
+  /// plan.tokens[r]: the token after row r; plan.positions[r]: entry index. `hidden`: [rows][hidden_width] inputs.
+  /// Writes the head's own output rows (as `hidden`, for chaining) and the logits of plan.logit_rows.
   virtual void forward(const backend::Plan& plan, backend::Cache& cache, backend::Tensor hidden,
                        backend::Tensor hidden_output, backend::Tensor logits) = 0;
 };
@@ -76,11 +80,12 @@ enum class TensorRole {
   embedding,
   tied_embedding,  ///< also the output matrix
   vector,
+  integers,  ///< 64-bit constants; nothing stands for them in synthetic checkpoints
 };
 
 /// One tensor that a checkpoint of this config must (or may) hold.
 struct TensorSpec {
-  std::string module;  ///< full path without ".weight" for linear and embedding, full tensor name for vector
+  std::string module;  ///< full path without ".weight" for linear and embedding, else the full tensor name
   TensorRole role = TensorRole::vector;
   /// Unquantised shape; linear: [outputs, inputs] or [stack, outputs, inputs]. Of vectors, dimensions of 1 do not
   /// count.
@@ -89,9 +94,10 @@ struct TensorSpec {
   // For synthetic weights: a vector's values lie in [center - spread, center + spread].
   float center = 1.0F;
   float spread = 0.1F;
-  double read_share = 1.0;    ///< of its bytes that one row reads: chosen experts of all
-  bool never_packed = false;  ///< converters leave it alone unless config.json names it (routers)
-  bool draft_head = false;    ///< belongs to the checkpoint's own draft head
+  double read_share = 1.0;     ///< of its bytes that one row reads: chosen experts of all
+  bool never_packed = false;   ///< converters leave it alone unless config.json names it (routers)
+  bool draft_head = false;     ///< belongs to the checkpoint's own draft head
+  bool stays_on_disk = false;  ///< never loaded: rows are read from the files when they are looked up
 };
 
 /// Tensors that a family knows and does not read.

@@ -8,13 +8,14 @@
 #include "families/model.h"
 #include "families/nemotron_h/model.h"
 #include "families/qwen3_5/model.h"
+#include "families/qwen4_exp/model.h"
 #include "format/config.h"
 
 namespace tensorfold::families {
 
 std::span<const Family> all_families() {
   static const std::vector<Family> families = {qwen3_5::family(), nemotron_h::family(), gemma4::family(),
-                                               glm5_next::family()};
+                                               qwen4_exp::family(), glm5_next::family()};
   return families;
 }
 

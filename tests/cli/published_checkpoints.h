@@ -20,6 +20,7 @@ struct PublishedCheckpoint {
   double draft_head = 0;       ///< published bytes of the draft head; 0: none
   double cache_token = 0;      ///< bytes a token keeps with a 16-bit cache; 0: unknown
   std::string side_file = {};  ///< where the draft head lies, when not in the shards
+  double on_disk = 0;          ///< of the weights, what is looked up in the files and never loaded
 };
 
 inline json affine(int bits, int group) { return {{"bits", bits}, {"group_size", group}, {"mode", "affine"}}; }
@@ -169,7 +170,7 @@ inline std::vector<PublishedCheckpoint> published_checkpoints() {
       {"Gemma4Bit", "mlx-community/gemma-4-26b-a4b-it-4bit", gemma_config(affine(4, 64)), 14.19e9, 2.155e9},
       {"GemmaOriginal", "google/gemma-4-26B-A4B-it", gemma_config(nullptr), 2 * 25.23e9},
       {"FlashNext4Bit", "TensorFold/Qwen3.8-Flash-Next-MLX-4bit-MTP", flash_next_config(affine(4, 32)),
-       113.21e9 - 0.898e9 - 1.63e9, 4.25e9, 1.63e9},
+       113.21e9 - 0.898e9 - 1.63e9, 4.25e9, 1.63e9, 0, "", 32.0e9},
       {"Glm4Bit", "TensorFold/GLM-5.3-Flash-MLX-4bit-MTP", glm_config(affine(4, 64)), 176.3e9, 0, 4.18e9},
   };
 }

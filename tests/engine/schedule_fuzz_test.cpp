@@ -37,7 +37,8 @@ TEST_P(GoldenCheckpoint, KeepsTheLaw) {
 
 INSTANTIATE_TEST_SUITE_P(ScheduleFuzz, GoldenCheckpoint,
                          ::testing::Values(GoldenFamily{"qwen3_5", true}, GoldenFamily{"nemotron_h", true},
-                                           GoldenFamily{"gemma4", false}, GoldenFamily{"glm5_next", true}),
+                                           GoldenFamily{"gemma4", false}, GoldenFamily{"qwen4_exp", true},
+                                           GoldenFamily{"glm5_next", true}),
                          [](const auto& family) { return std::string(family.param.name); });
 
 TEST(ScheduleFuzz, DemonstrationModelKeepsTheLaw) {

@@ -149,7 +149,7 @@ TEST_P(Golden, MtpLogits) {
   ASSERT_NE(head, nullptr);
   const auto cache = backend_->make_cache(head->cache_layout(), {16, 8, 0, kMostRows});
   const backend::OwnedTensor logits = backend_->allocate(kMostRows, model_->info().vocabulary_size);
-  const backend::OwnedTensor chained = backend_->allocate(kMostRows, model_->info().hidden_size);
+  const backend::OwnedTensor chained = backend_->allocate(kMostRows, model_->info().hidden_width());
   const std::vector<int32_t> pages = {3, 1, 0, 2, 4};
   backend::Plan plan;
   plan.begin_sequence(0, -1, pages, true);
@@ -161,14 +161,15 @@ TEST_P(Golden, MtpLogits) {
   EXPECT_LT(largest_difference(actual, actual.count() - expected.count(), expected), GetParam().tolerance);
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, Golden,
-                         ::testing::Values(GoldenCase{"qwen3_5", "mlx4", 4, 1e-3}, GoldenCase{"qwen3_5", "hf", 4, 1e-3},
-                                           GoldenCase{"nemotron_h", "mlx4", 5, 1e-3},
-                                           GoldenCase{"nemotron_h", "hf", 5, 1e-3},
-                                           GoldenCase{"gemma4", "mlx4", 4, 2e-3}, GoldenCase{"gemma4", "hf", 4, 2e-3},
-                                           GoldenCase{"glm5_next", "mlx4", 4, 1e-3, 4},
-                                           GoldenCase{"glm5_next", "hf", 4, 1e-3, 4}),
-                         [](const auto& golden) { return golden.param.family + "_" + golden.param.layout; });
+INSTANTIATE_TEST_SUITE_P(
+    Families, Golden,
+    ::testing::Values(GoldenCase{"qwen3_5", "mlx4", 4, 1e-3}, GoldenCase{"qwen3_5", "hf", 4, 1e-3},
+                      GoldenCase{"nemotron_h", "mlx4", 5, 1e-3}, GoldenCase{"nemotron_h", "hf", 5, 1e-3},
+                      GoldenCase{"gemma4", "mlx4", 4, 2e-3}, GoldenCase{"gemma4", "hf", 4, 2e-3},
+                      GoldenCase{"qwen4_exp", "mlx4", 4, 1e-3, 4}, GoldenCase{"qwen4_exp", "hf", 4, 1e-3, 4},
+
+                      GoldenCase{"glm5_next", "mlx4", 4, 1e-3, 4}, GoldenCase{"glm5_next", "hf", 4, 1e-3, 4}),
+    [](const auto& golden) { return golden.param.family + "_" + golden.param.layout; });
 
 }  // namespace
 }  // namespace tensorfold::families

@@ -48,7 +48,7 @@ class SequenceRunner {
     std::iota(pages_.rbegin(), pages_.rend(), 0);  // back to front, so that a page is not its own number
     const families::ModelInfo& info = model.info();
     logits_ = backend.allocate(model.max_rows(), info.vocabulary_size);
-    hidden_ = backend.allocate(model.max_rows(), info.hidden_size);
+    hidden_ = backend.allocate(model.max_rows(), info.hidden_width());
     if (!taps_.empty()) {
       tapped_ = backend.allocate(model.max_rows(), info.hidden_size * static_cast<int64_t>(taps_.size()));
     }
@@ -57,7 +57,7 @@ class SequenceRunner {
   /// Commits `tokens` in one forward and returns the logits of all of them, or of the last.
   Rows feed(std::span<const int32_t> tokens, bool all_logits = true) {
     backend::Plan plan;
-    plan.begin_sequence(committed_, 0, pages_, true);
+    plan.begin_sequence(committed_, 0, pages_, true, past_);
     for (size_t i = 0; i < tokens.size(); ++i) {
       const auto row = static_cast<int32_t>(i);
       plan.add_row(tokens[i], committed_ + row, row - 1, all_logits || i + 1 == tokens.size());
@@ -66,11 +66,12 @@ class SequenceRunner {
       model_.forward(plan, *cache_, {.logits = logits_, .hidden = hidden_, .taps = tapped_, .tap_layers = taps_});
     });
     committed_ += plan.rows();
+    past_.insert(past_.end(), tokens.begin(), tokens.end());
     rows_ = plan.rows();
     return read_rows(backend_, logits_, static_cast<int64_t>(plan.logit_rows.size()));
   }
 
-  /// The last forward's final-normed rows and taps.
+  /// The last forward's hidden rows and taps.
   [[nodiscard]] backend::Tensor hidden() const { return hidden_; }
   [[nodiscard]] backend::Tensor taps() const { return tapped_; }
   [[nodiscard]] std::span<const int32_t> pages() const { return pages_; }
@@ -93,6 +94,7 @@ class SequenceRunner {
   std::unique_ptr<backend::Cache> cache_;
   std::vector<int32_t> pages_;
   backend::OwnedTensor logits_, hidden_, tapped_;
+  std::vector<int32_t> past_;
   int32_t committed_ = 0;
   int32_t rows_ = 0;
 };

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "families/delta_mixer.h"
+#include "families/tensor_list.h"
+
 namespace tensorfold::families::qwen3_5 {
 namespace {
 
@@ -9,36 +12,14 @@ bool any_starts_with(std::span<const std::string> names, std::string_view prefix
   return std::any_of(names.begin(), names.end(), [&](const std::string& name) { return name.starts_with(prefix); });
 }
 
-/// Gathers specs under one prefix.
-class Listing {
- public:
-  Listing(std::vector<TensorSpec>& specs, std::string prefix, float norm_center)
-      : specs_(specs), prefix_(std::move(prefix)), norm_center_(norm_center) {}
-
-  void linear(const char* module, int64_t outputs, int64_t inputs) {
-    specs_.push_back({prefix_ + module, TensorRole::linear, {outputs, inputs}});
-  }
-  void vector(const char* name, std::vector<int64_t> shape, float center, float spread) {
-    specs_.push_back({prefix_ + name, TensorRole::vector, std::move(shape), false, center, spread});
-  }
-  void norm(const char* module, int64_t width) {
-    vector((std::string(module) + ".weight").c_str(), {width}, norm_center_, 0.1F);
-  }
-
- private:
-  std::vector<TensorSpec>& specs_;
-  std::string prefix_;
-  float norm_center_;
-};
-
-void list_mlp(Listing& list, const Config& config) {
+void list_mlp(TensorList& list, const Config& config) {
   list.norm("post_attention_layernorm", config.hidden);
   list.linear("mlp.gate_proj", config.intermediate, config.hidden);
   list.linear("mlp.up_proj", config.intermediate, config.hidden);
   list.linear("mlp.down_proj", config.hidden, config.intermediate);
 }
 
-void list_attention(Listing& list, const Config& config) {
+void list_attention(TensorList& list, const Config& config) {
   list.norm("input_layernorm", config.hidden);
   list.linear("self_attn.q_proj", config.query_outputs(), config.hidden);
   list.linear("self_attn.k_proj", config.kv_width(), config.hidden);
@@ -48,27 +29,13 @@ void list_attention(Listing& list, const Config& config) {
   list.norm("self_attn.k_norm", config.head_dim);
 }
 
-void list_delta(Listing& list, const Config& config) {
-  const backend::GatedDeltaShape& delta = config.delta;
-  list.norm("input_layernorm", config.hidden);
-  list.linear("linear_attn.in_proj_qkv", delta.channels(), config.hidden);
-  list.linear("linear_attn.in_proj_z", config.value_width(), config.hidden);
-  list.linear("linear_attn.in_proj_b", delta.value_heads, config.hidden);
-  list.linear("linear_attn.in_proj_a", delta.value_heads, config.hidden);
-  list.linear("linear_attn.out_proj", config.hidden, config.value_width());
-  list.vector("linear_attn.conv1d.weight", {delta.channels(), delta.kernel, 1}, 0.0F, 0.5F);
-  list.vector("linear_attn.A_log", {delta.value_heads}, 0.5F, 1.5F);
-  list.vector("linear_attn.dt_bias", {delta.value_heads}, -3.0F, 2.0F);
-  list.vector("linear_attn.norm.weight", {delta.value_dim}, 1.0F, 0.1F);
-}
-
 void list_mtp(std::vector<TensorSpec>& specs, const Config& config, const std::string& prefix) {
-  Listing list(specs, prefix, 0.0F);
+  TensorList list(specs, prefix, 0.0F);
   list.linear("fc", config.hidden, 2LL * config.hidden);
   list.norm("pre_fc_norm_embedding", config.hidden);
   list.norm("pre_fc_norm_hidden", config.hidden);
   list.norm("norm", config.hidden);
-  Listing layer(specs, prefix + "layers.0.", 0.0F);
+  TensorList layer(specs, prefix + "layers.0.", 0.0F);
   list_attention(layer, config);
   list_mlp(layer, config);
 }
@@ -95,8 +62,13 @@ std::vector<TensorSpec> list_tensors(const Config& config, const Layout& layout)
   const TensorRole table = config.tied ? TensorRole::tied_embedding : TensorRole::embedding;
   specs.push_back({layout.root + "embed_tokens", table, {config.vocabulary, config.hidden}});
   for (int32_t layer = 0; layer < config.layers; ++layer) {
-    Listing list(specs, layout.layer(layer), 1.0F);
-    config.attends[static_cast<size_t>(layer)] ? list_attention(list, config) : list_delta(list, config);
+    TensorList list(specs, layout.layer(layer), 1.0F);
+    if (config.attends[static_cast<size_t>(layer)]) {
+      list_attention(list, config);
+    } else {
+      list.norm("input_layernorm", config.hidden);
+      list_delta(list, config.delta, config.hidden);
+    }
     list_mlp(list, config);
   }
   specs.push_back({layout.root + "norm.weight", TensorRole::vector, {config.hidden}});

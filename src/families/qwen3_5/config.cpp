@@ -1,9 +1,7 @@
 #include "families/qwen3_5/config.h"
 
-#include <cmath>
-#include <optional>
-
 #include "families/config_fields.h"
+#include "families/delta_mixer.h"
 #include "format/config.h"
 
 namespace tensorfold::families::qwen3_5 {
@@ -39,42 +37,7 @@ void read_attention(ConfigFields& fields, Config& config) {
   if (config.heads % config.kv_heads != 0) fields.problems().add("num_key_value_heads does not divide the heads");
 }
 
-/// rope_parameters first, then the flat names, then the family's defaults.
-void read_rotary(ConfigFields& fields, Config& config) {
-  const double flat_theta = fields.number("rope_theta", 1.0, 1e12, 1e7);
-  const double flat_factor = fields.number("partial_rotary_factor", 0.0, 1.0, 0.25);
-  static const nlohmann::json none = nlohmann::json::object();
-  const nlohmann::json* nested = fields.object("rope_parameters");
-  ConfigFields rope(nested == nullptr ? none : *nested);
-  config.rope_theta = rope.number("rope_theta", 1.0, 1e12, flat_theta);
-  const double factor = rope.number("partial_rotary_factor", 0.0, 1.0, flat_factor);
-  rope.serve("rope_type", rope.text("rope_type", rope.text("type", "default")) == "default");
-  for (const std::string& problem : rope.problems().all()) fields.problems().add("rope_parameters: {}", problem);
-  if (const auto* scaling = fields.object("rope_scaling")) fields.serve("rope_scaling", scaling->empty());
-  config.rotary_width = static_cast<int32_t>(config.head_dim * factor);
-  if (config.rotary_width % 2 != 0) fields.problems().add("the rotary width {} is odd", config.rotary_width);
-}
-
-void read_delta(ConfigFields& fields, Config& config) {
-  config.delta.key_heads = fields.integer("linear_num_key_heads", 1, 4096);
-  config.delta.value_heads = fields.integer("linear_num_value_heads", 1, 4096);
-  config.delta.key_dim = fields.integer("linear_key_head_dim", 1, 4096);
-  config.delta.value_dim = fields.integer("linear_value_head_dim", 1, 4096);
-  config.delta.kernel = fields.integer("linear_conv_kernel_dim", 2, 16);
-  if (config.delta.value_heads % config.delta.key_heads != 0) {
-    fields.problems().add("linear_num_key_heads does not divide linear_num_value_heads");
-  }
-}
-
 }  // namespace
-
-std::vector<float> Config::frequencies() const {
-  std::vector<float> values;
-  for (int32_t d = 0; d < rotary_width / 2; ++d) {
-    values.push_back(static_cast<float>(std::pow(rope_theta, -2.0 * d / rotary_width)));
-  }
-  return values;
-}
 
 Config parse_config(const nlohmann::json& root) {
   ConfigFields fields(format::text_config(root));
@@ -90,8 +53,8 @@ Config parse_config(const nlohmann::json& root) {
   fields.serve("mtp_use_dedicated_embeddings", !fields.boolean("mtp_use_dedicated_embeddings", false));
   read_layers(fields, config);
   read_attention(fields, config);
-  read_rotary(fields, config);
-  read_delta(fields, config);
+  config.rotary = read_rotary(fields, config.head_dim);
+  config.delta = read_delta(fields);
   fields.finish();
   return config;
 }

@@ -7,6 +7,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "backend/cache.h"
+#include "families/rotary_fields.h"
 
 namespace tensorfold::families::qwen3_5 {
 
@@ -26,16 +27,13 @@ struct Config {
   int32_t kv_heads = 0;
   int32_t head_dim = 0;
   bool gated = true;  ///< queries come with an output gate
-  double rope_theta = 0.0;
-  int32_t rotary_width = 0;
+  RotaryFields rotary;
 
   backend::GatedDeltaShape delta;
 
   [[nodiscard]] int32_t query_outputs() const { return heads * head_dim * (gated ? 2 : 1); }
   [[nodiscard]] int32_t kv_width() const { return kv_heads * head_dim; }
   [[nodiscard]] int32_t value_width() const { return delta.value_heads * delta.value_dim; }
-  /// theta^(-2d / rotary_width), in fp64, rounded to fp32.
-  [[nodiscard]] std::vector<float> frequencies() const;
 };
 
 /// Throws Error(unsupported) that names every field that is missing, malformed or not served.

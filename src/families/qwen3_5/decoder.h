@@ -5,6 +5,7 @@
 #include <memory>
 #include <variant>
 
+#include "families/delta_mixer.h"
 #include "families/inventory.h"
 #include "families/qwen3_5/config.h"
 
@@ -21,14 +22,9 @@ struct AttentionWeights {
   ProjectionPointer out;
 };
 
-struct DeltaWeights {
+struct NormedDeltaWeights {
   VectorPointer norm;
-  ProjectionPointer in;  ///< qkv | z | b | a
-  VectorPointer convolution;
-  VectorPointer decay_log;
-  VectorPointer decay_bias;
-  VectorPointer inner_norm;
-  ProjectionPointer out;
+  DeltaWeights mixer;
 };
 
 struct MlpWeights {
@@ -38,7 +34,7 @@ struct MlpWeights {
 };
 
 struct LayerWeights {
-  std::variant<AttentionWeights, DeltaWeights> mixer;
+  std::variant<AttentionWeights, NormedDeltaWeights> mixer;
   MlpWeights mlp;
 };
 
@@ -58,8 +54,6 @@ class Decoder {
  private:
   void attention(const backend::Plan& plan, backend::Cache& cache, int32_t entry, const AttentionWeights& weights,
                  backend::Tensor x) const;
-  void gated_delta(const backend::Plan& plan, backend::Cache& cache, int32_t entry, const DeltaWeights& weights,
-                   backend::Tensor x) const;
   void mlp(const backend::Plan& plan, const MlpWeights& weights, backend::Tensor x) const;
 
   Config config_;
