@@ -11,7 +11,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kHashStep = 8u << 20;       // the checksum follows the bytes at this distance
+constexpr uint64_t kHashStep = 8u << 20;       // the checksum and the disk follow the bytes at this distance
 constexpr uint64_t kRealProgress = 64u << 10;  // a try that brought this much does not count as failed
 
 struct ContentRange {
@@ -91,7 +91,7 @@ void BlobDownload::fetch_piece(HttpSession& session, size_t piece, const std::fu
     const uint64_t now = part_->position(piece);
     if (!part_->is_filled(piece)) settle_failed_try(attempt, failures, now >= before + kRealProgress);
   }
-  part_->flush_in_background(piece);
+  part_->flush_in_background(part_->piece_begin(piece), part_->piece_end(piece));
   hash_forward();
   const std::lock_guard lock(mutex_);
   --in_flight_;
@@ -112,7 +112,7 @@ BlobDownload::Try BlobDownload::try_piece(HttpSession& session, size_t& piece, c
     request.range_end = part_->piece_end(piece);
   }
   Try attempt;
-  uint64_t unhashed = 0;
+  uint64_t following = 0;  // written, and neither checked nor on their way to the disk
   const Client::Reply reply = context_.client.send(
       session, request,
       [&](const HttpHead& head, const Client::Reply& so_far) {
@@ -120,14 +120,19 @@ BlobDownload::Try BlobDownload::try_piece(HttpSession& session, size_t& piece, c
         return accept_head(head, so_far.hub_head, ranged, piece, attempt, on_ranges);
       },
       [&](std::span<const std::byte> bytes) {
-        if (bytes.size() > part_->piece_end(piece) - part_->position(piece)) {
+        const uint64_t position = part_->position(piece);
+        if (bytes.size() > part_->piece_end(piece) - position) {
           attempt.odd_answer = true;
           return false;
         }
+        // Small writes, as libcurl gives the bytes, while they are in the processor's cache: gathering them first was
+        // measured slower, and large writes to one file make its other writers spin.
         part_->write(piece, bytes);
         context_.progress.advance(static_cast<int64_t>(bytes.size()));
-        if ((unhashed += bytes.size()) >= kHashStep) {
-          unhashed = 0;
+        hash_if_next(position, bytes);
+        if ((following += bytes.size()) >= kHashStep) {
+          part_->flush_in_background(position + bytes.size() - following, position + bytes.size());
+          following = 0;
           hash_forward();
         }
         return true;
@@ -226,6 +231,15 @@ void BlobDownload::start_over(uint64_t piece_bytes) {
 void BlobDownload::hash_forward() {
   const std::unique_lock lock(hash_mutex_, std::try_to_lock);
   if (lock.owns_lock()) hash_to_the_end();
+}
+
+/// Adds bytes at `position` to the checksum while they are in memory, if it has come just so far and nobody is at it.
+void BlobDownload::hash_if_next(uint64_t position, std::span<const std::byte> bytes) {
+  const std::unique_lock lock(hash_mutex_, std::try_to_lock);
+  if (!lock.owns_lock() || hashed_ != position) return;
+  if (!digest_) digest_ = std::make_unique<Digest>(file_.digest, file_.size);
+  digest_->update(bytes);
+  hashed_ += bytes.size();
 }
 
 void BlobDownload::hash_to_the_end() {

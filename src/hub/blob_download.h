@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -79,6 +80,7 @@ class BlobDownload {
   void check_announced(const HttpHead& hub_head) const;
   void settle_failed_try(const Try& attempt, int& failures, bool progressed);
   void start_over(uint64_t piece_bytes);
+  void hash_if_next(uint64_t position, std::span<const std::byte> bytes);
   void hash_forward();
   void hash_to_the_end();
   [[noreturn]] void fail_size(const std::string& size) const;

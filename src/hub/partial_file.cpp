@@ -171,10 +171,10 @@ size_t PartialFile::read(uint64_t position, std::span<std::byte> into) const {
   }
 }
 
-void PartialFile::flush_in_background(size_t piece) const {
+void PartialFile::flush_in_background([[maybe_unused]] uint64_t begin, [[maybe_unused]] uint64_t end) const {
 #ifdef SYNC_FILE_RANGE_WRITE
-  ::sync_file_range(part_descriptor_, static_cast<off_t>(piece_begin(piece)),
-                    static_cast<off_t>(piece_end(piece) - piece_begin(piece)), SYNC_FILE_RANGE_WRITE);
+  ::sync_file_range(part_descriptor_, static_cast<off_t>(begin), static_cast<off_t>(end - begin),
+                    SYNC_FILE_RANGE_WRITE);
 #endif
 }
 

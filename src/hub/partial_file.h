@@ -41,8 +41,8 @@ class PartialFile {
 
   /// Forgets everything received and cuts pieces anew.
   void restart(uint64_t piece_bytes);
-  /// Starts writing a filled piece to disk, so that publish() waits less.
-  void flush_in_background(size_t piece) const;
+  /// Starts writing these bytes of the file to disk, so that publish() waits less.
+  void flush_in_background(uint64_t begin, uint64_t end) const;
   /// Makes the content durable under the blob's name. Every piece is filled.
   void publish();
   /// Removes both files.

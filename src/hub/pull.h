@@ -31,8 +31,10 @@ using FreeSpace = std::function<uint64_t(const std::filesystem::path&)>;
 struct PullOptions {
   bool all = false;  ///< also the files we do not read
   int connections = 8;
-  uint64_t piece_bytes = 64u << 20;  ///< larger files are fetched in pieces of this size
-  FreeSpace free_space;              ///< empty: ask the file system
+  /// Larger files are fetched in pieces of this size. The checksum is sequential: with `connections` pieces on their
+  /// way, this much times `connections` may be left for it when the last byte arrives.
+  uint64_t piece_bytes = 32u << 20;
+  FreeSpace free_space;  ///< empty: ask the file system
 };
 
 struct PullResult {
