@@ -1,5 +1,6 @@
 // tensorfold update
-#include <filesystem>
+#include "cli/update.h"
+
 #include <memory>
 
 #include <fmt/format.h>
@@ -17,36 +18,31 @@ struct UpdateArguments {
   bool force = false;
 };
 
-int update(const UpdateArguments& arguments) {
-  const std::string url = release_list_url();
-  const std::string current(version());
-  if (url.empty())
-    fail(ErrorKind::unsupported,
-         "this build names no release list (TENSORFOLD_RELEASES may): update its source and build again");
+}  // namespace
+
+int update_program(const UpdateSource& source, bool check_only, bool force) {
   const InterruptFlag interrupt;
   hub::HttpOptions http;
   http.cancel = interrupt.flag();
   http.connect_timeout = std::chrono::seconds(10);
-  const hub::Release release = hub::fetch_release(url, hub::platform_name(), http);
-  const bool newer = hub::is_newer_version(release.version, current);
-  if (!newer && !arguments.force) {
-    fmt::print("[tensorfold] {} is the newest version\n", current);
+  const hub::Release release = hub::fetch_release(source.list_url, hub::platform_name(), http);
+  const bool newer = hub::is_newer_version(release.version, source.version);
+  if (!newer && !force) {
+    fmt::print("[tensorfold] {} is the newest version\n", source.version);
     return 0;
   }
-  if (arguments.check_only) {
+  if (check_only) {
     fmt::print("[tensorfold] version {} is out (this is {}): `tensorfold update` installs it\n", release.version,
-               current);
+               source.version);
     return 0;
   }
-  hub::check_signature(release, release_key());
-  const std::filesystem::path prefix = hub::installed_prefix(std::filesystem::read_symlink("/proc/self/exe"));
+  hub::check_signature(release, source.key);
+  const std::filesystem::path prefix = hub::installed_prefix(source.executable);
   hub::install_release(release, prefix, http);
-  fmt::print("[tensorfold] updated {} -> {} in {}\n", current, release.version, prefix.string());
+  fmt::print("[tensorfold] updated {} -> {} in {}\n", source.version, release.version, prefix.string());
   if (!release.notes.empty()) fmt::print("[tensorfold] {}\n", release.notes);
   return 0;
 }
-
-}  // namespace
 
 Command update_command() {
   const auto arguments = std::make_shared<UpdateArguments>();
@@ -60,7 +56,14 @@ Command update_command() {
   command.options.push_back(
       {"--check", "", "only say whether there is a newer release", "", &arguments->check_only, {}});
   command.options.push_back({"--force", "", "install also when it is not newer", "", &arguments->force, {}});
-  command.run = [arguments] { return update(*arguments); };
+  command.run = [arguments] {
+    if (release_list_url().empty())
+      fail(ErrorKind::unsupported,
+           "this build names no release list (TENSORFOLD_RELEASES may): update its source and build again");
+    return update_program(
+        {release_list_url(), release_key(), std::string(version()), std::filesystem::read_symlink("/proc/self/exe")},
+        arguments->check_only, arguments->force);
+  };
   return command;
 }
 

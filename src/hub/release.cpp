@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <chrono>
 #include <ctime>
 #include <fstream>
 #include <iterator>
@@ -97,7 +98,8 @@ int run_quietly(const std::vector<std::string>& words) {
 class StagingFolder {
  public:
   explicit StagingFolder(const fs::path& prefix) {
-    std::string pattern = (prefix / ".tensorfold-update-XXXXXX").string();
+    remove_abandoned(prefix);
+    std::string pattern = (prefix / (std::string(kName) + "XXXXXX")).string();
     if (::mkdtemp(pattern.data()) == nullptr)
       fail(ErrorKind::io, "cannot write into {}: run this as the user who installed it", prefix.string());
     path_ = pattern;
@@ -111,6 +113,21 @@ class StagingFolder {
   [[nodiscard]] const fs::path& path() const { return path_; }
 
  private:
+  static constexpr const char* kName = ".tensorfold-update-";
+
+  /// What updates that were killed have left; one that runs now is younger.
+  static void remove_abandoned(const fs::path& prefix) {
+    std::vector<fs::path> abandoned;
+    std::error_code error;
+    for (fs::directory_iterator it(prefix, error), end; !error && it != end; it.increment(error)) {
+      std::error_code ignored;
+      const auto age = fs::file_time_type::clock::now() - it->last_write_time(ignored);
+      if (it->path().filename().string().starts_with(kName) && age > std::chrono::hours(1))
+        abandoned.push_back(it->path());
+    }
+    for (const fs::path& folder : abandoned) fs::remove_all(folder, error);
+  }
+
   fs::path path_;
 };
 
@@ -139,18 +156,50 @@ fs::path package_root(const fs::path& unpacked) {
   fail(ErrorKind::corrupt_file, "the release's package has no bin/tensorfold");
 }
 
-void move_into_place(const fs::path& root, const fs::path& prefix) {
+/// Files moved into an installation; what they replaced comes back unless all is kept.
+class Replacement {
+ public:
+  Replacement(fs::path prefix, fs::path backups) : prefix_(std::move(prefix)), backups_(std::move(backups)) {}
+  ~Replacement() {
+    std::error_code ignored;
+    for (auto file = placed_.rbegin(); file != placed_.rend(); ++file) {
+      if (fs::exists(backups_ / *file, ignored))
+        fs::rename(backups_ / *file, prefix_ / *file, ignored);
+      else
+        fs::remove(prefix_ / *file, ignored);
+    }
+  }
+  Replacement(const Replacement&) = delete;
+  Replacement& operator=(const Replacement&) = delete;
+
+  /// Moves `root`/`file` to `prefix`/`file` in one step.
+  void place(const fs::path& root, const fs::path& file) {
+    std::error_code error;
+    fs::create_directories((prefix_ / file).parent_path(), error);
+    if (!error && fs::exists(prefix_ / file)) {
+      fs::create_directories((backups_ / file).parent_path(), error);
+      if (!error) fs::create_hard_link(prefix_ / file, backups_ / file, error);
+      if (error) fs::copy_file(prefix_ / file, backups_ / file, error);
+    }
+    if (!error) fs::rename(root / file, prefix_ / file, error);
+    if (error) fail(ErrorKind::io, "cannot replace {}: {}", (prefix_ / file).string(), error.message());
+    placed_.push_back(file);
+  }
+  void keep() { placed_.clear(); }
+
+ private:
+  fs::path prefix_;
+  fs::path backups_;
+  std::vector<fs::path> placed_;
+};
+
+/// Every file below `root`, the program last: until then the old one is whole.
+std::vector<fs::path> files_of(const fs::path& root) {
   std::vector<fs::path> files;
   for (const auto& entry : fs::recursive_directory_iterator(root))
     if (!entry.is_directory()) files.push_back(fs::relative(entry.path(), root));
-  // The program goes last: until then the old one is whole.
   std::stable_partition(files.begin(), files.end(), [](const fs::path& file) { return file != "bin/tensorfold"; });
-  for (const fs::path& file : files) {
-    std::error_code error;
-    fs::create_directories((prefix / file).parent_path(), error);
-    if (!error) fs::rename(root / file, prefix / file, error);
-    if (error) fail(ErrorKind::io, "cannot replace {}: {}", (prefix / file).string(), error.message());
-  }
+  return files;
 }
 
 }  // namespace
@@ -235,7 +284,12 @@ void install_release(const Release& release, const fs::path& prefix, const HttpO
   const fs::path root = package_root(unpacked);
   if (run_quietly({(root / "bin" / "tensorfold").string(), "--version"}) != 0)
     fail(ErrorKind::unsupported, "release {} does not start on this machine: the old one stays", release.version);
-  move_into_place(root, prefix);
+  Replacement replacement(prefix, staging.path() / "old");
+  for (const fs::path& file : files_of(root)) replacement.place(root, file);
+  if (run_quietly({(prefix / "bin" / "tensorfold").string(), "--version"}) != 0)
+    fail(ErrorKind::unsupported, "release {} does not start in {}: the old one is back", release.version,
+         prefix.string());
+  replacement.keep();
 }
 
 fs::path installed_prefix(const fs::path& executable) {

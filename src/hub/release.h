@@ -50,7 +50,9 @@ Release fetch_release(const std::string& url, const std::string& platform, const
 void check_signature(const Release& release, const std::string& public_key);
 
 /// Fetches a package, checks size and SHA-256, unpacks it beside `prefix`, starts the new program with --version, and
-/// moves its files into `prefix` one rename each, the program last. Throws Error and leaves the old program working.
+/// moves its files into `prefix` one rename each, the program last; it is started once more in its place, and what it
+/// replaced comes back when anything fails. Throws Error and leaves the old program working; so does a kill at any
+/// time.
 void install_release(const Release& release, const std::filesystem::path& prefix, const HttpOptions& http);
 
 /// The folder that holds bin/tensorfold of the running program. Throws Error(unsupported) for a program that was not

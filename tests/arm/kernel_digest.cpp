@@ -123,10 +123,23 @@ void mixers(const KernelTable& kernels, Numbers& numbers) {
                         value_dim, dim, scan.data()});
     print("mamba_step", scan);
     print("mamba_state", scanned);
-    kernels.delta_step(
-        {state.data(), state.data(), query.data(), key.data(), value.data(), 0.9F, 0.4F, dim, value_dim, y.data()});
-    print("delta_step", y);
-    print("delta_state", state);
+    std::vector<float> decays;
+    for (const float number : key) decays.push_back(0.5F + 0.1F * number);
+    for (const float* each : {static_cast<const float*>(nullptr), static_cast<const float*>(decays.data())}) {
+      kernels.delta_step({.state = state.data(),
+                          .source = state.data(),
+                          .query = query.data(),
+                          .key = key.data(),
+                          .value = value.data(),
+                          .decay = 0.9F,
+                          .decays = each,
+                          .beta = 0.4F,
+                          .key_dim = dim,
+                          .value_dim = value_dim,
+                          .output = y.data()});
+      print("delta_step", y);
+      print("delta_state", state);
+    }
 
     const int64_t heads = 7;
     const std::vector<float> cache = numbers.values(150 * (dim + value_dim));

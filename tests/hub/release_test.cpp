@@ -2,10 +2,14 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <csignal>
 #include <mutex>
+#include <thread>
 
 #include <nlohmann/json.hpp>
 #include <openssl/evp.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "hub/digest.h"
 #include "hub/hub_fixture.h"
@@ -159,6 +163,47 @@ TEST_F(ReleaseTest, AProgramThatDoesNotStartHereLeavesTheOldOne) {
   EXPECT_THROW(install_release(fetch_release(list_url(), platform_name(), {}), prefix_, {}), Error);
   EXPECT_EQ(installed(), "#!/bin/sh\necho old\n");
   EXPECT_FALSE(fs::exists(prefix_ / "share"));
+}
+
+TEST_F(ReleaseTest, WhatCannotBeReplacedBringsTheOldFilesBack) {
+  write_file(prefix_ / "share/doc", "old document");
+  publish("9.0.0", kGood);
+  // A folder stands where the new manual has to go: some files are in place when that shows.
+  fs::create_directories(prefix_ / "share/man/man1/tensorfold.1/occupied");
+  EXPECT_THROW(install_release(fetch_release(list_url(), platform_name(), {}), prefix_, {}), Error);
+  EXPECT_EQ(installed(), "#!/bin/sh\necho old\n");
+  EXPECT_EQ(read_file(prefix_ / "share/doc"), "old document");
+}
+
+TEST_F(ReleaseTest, AProgramThatDoesNotStartInItsPlaceIsTakenBack) {
+  publish("9.0.0", "#!/bin/sh\ncase $0 in */prefix/bin/*) exit 1;; esac\n");
+  EXPECT_THROW(install_release(fetch_release(list_url(), platform_name(), {}), prefix_, {}), Error);
+  EXPECT_EQ(installed(), "#!/bin/sh\necho old\n");
+  EXPECT_FALSE(fs::exists(prefix_ / "share/man/man1/tensorfold.1")) << "it was not there before";
+}
+
+TEST_F(ReleaseTest, AnUpdateThatIsKilledLeavesTheOldProgramAndCanBeRunAgain) {
+  publish("9.0.0", kGood);
+  hub_.add_fault({.kind = testing::HubFault::Kind::stall, .path = "package", .bytes = 20});
+  const Release release = fetch_release(list_url(), platform_name(), {});
+  const pid_t child = ::fork();
+  if (child == 0) {
+    install_release(release, prefix_, {});
+    ::_exit(0);
+  }
+  const auto staging = [&] {
+    for (const auto& entry : fs::directory_iterator(prefix_))
+      if (entry.path().filename().string().starts_with(".tensorfold-update-")) return entry.path();
+    return fs::path();
+  };
+  while (staging().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  EXPECT_EQ(installed(), "#!/bin/sh\necho old\n");
+  fs::last_write_time(staging(), fs::file_time_type::clock::now() - std::chrono::hours(2));
+  install_release(release, prefix_, {});
+  EXPECT_EQ(installed(), kGood);
+  EXPECT_TRUE(staging().empty()) << "what the killed update left is gone";
 }
 
 TEST_F(ReleaseTest, OddListsAreRefused) {
