@@ -116,6 +116,36 @@ TEST(NgramTable, ReadsTheRowsOfEveryHeadFromTheirShards) {
   }
 }
 
+/// A store whose files vanish once they are open.
+class VanishingStore : public MemoryStore {
+ public:
+  [[nodiscard]] std::shared_ptr<const format::TensorBytes> keep_open(const format::TensorInfo&) const override {
+    class Gone : public format::TensorBytes {
+     public:
+      void read(uint64_t, std::span<std::byte>) const override { fail(ErrorKind::io, "the file is gone"); }
+    };
+    return std::make_shared<Gone>();
+  }
+};
+
+TEST(NgramTable, AFileThatCannotBeReadIsAnErrorAndNoCrash) {
+  Random random(107);
+  const NgramHashing hashing = random_hashing(random);
+  VanishingStore store;
+  format::Linear shard;
+  shard.store = &store;
+  shard.outputs = 304;
+  shard.inputs = 32;
+  shard.weight = store.add("w.weight", format::DataType::bf16, {304, 32}, std::vector<std::byte>(304 * 32 * 2));
+  for (const World& world : worlds()) {
+    const auto backend = make_backend(world);
+    const auto table = backend->load_ngram_table(hashing, std::span(&shard, 1));
+    const backend::Plan plan = chain_plan(20, 0, true, {});
+    const auto output = make_tensor(*backend, 20, 6 * 32);
+    EXPECT_THROW(backend->run(plan, 1, [&] { backend->ngram_embed(plan, *table, output); }), Error) << describe(world);
+  }
+}
+
 /// The branch over rows of streams | key | value, and its double-precision reference.
 class BranchMixer : public Mixer {
  public:

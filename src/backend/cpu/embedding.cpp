@@ -1,6 +1,7 @@
 // Tables of rows that are looked up: token embeddings, in memory as they lie on disk, and hashed n-gram tables, on
 // disk. A row is dequantised when it is looked up: value = fma(code, scale, bias).
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "backend/cpu/cpu_backend.h"
@@ -154,7 +155,7 @@ std::unique_ptr<NgramTable> CpuBackend::load_ngram_table(const NgramHashing& has
 void CpuBackend::ngram_embed(const Plan& plan, const NgramTable& any, Tensor output) {
   const auto& table = static_cast<const CpuNgramTable&>(any);
   check(output.width == table.width(), "n-grams into rows of another width");
-  threads_.run(plan.rows(), [&](int64_t begin, int64_t end, int) {
+  const auto look_up_rows = [&](int64_t begin, int64_t end) {
     DecodeRoom room;
     std::vector<int64_t> rows(table.hashing.sizes.size());
     for (int64_t row = begin; row < end; ++row) {
@@ -165,7 +166,19 @@ void CpuBackend::ngram_embed(const Plan& plan, const NgramTable& any, Tensor out
         to += table.shards.front().format.width;
       }
     }
+  };
+  // Reading files may fail, and no exception may leave a worker.
+  std::vector<std::exception_ptr> failures(static_cast<size_t>(threads_.size()));
+  threads_.run(plan.rows(), [&](int64_t begin, int64_t end, int worker) {
+    try {
+      look_up_rows(begin, end);
+    } catch (...) {
+      failures[static_cast<size_t>(worker)] = std::current_exception();
+    }
   });
+  for (const std::exception_ptr& failure : failures) {
+    if (failure) std::rethrow_exception(failure);
+  }
 }
 
 }  // namespace tensorfold::backend::cpu
