@@ -63,6 +63,9 @@ CudaBackend::CudaBackend(int index) : index_(index) {
   processors_ = properties.multiProcessorCount;
   cuda_check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "create a stream");
   plan_memory_ = DeviceArray<int32_t>(kPlanWords);
+  programs_fit_ = properties.cooperativeLaunch != 0 && forward_program_fits(properties.sharedMemPerBlockOptin);
+  phase_arrivals_ = DeviceArray<uint32_t>(32);
+  cuda_check(cudaMemset(phase_arrivals_.data(), 0, phase_arrivals_.bytes()), "clear a counter");
 }
 
 CudaBackend::~CudaBackend() {
@@ -168,6 +171,103 @@ void CudaBackend::launch_graph(Graph& graph, const std::function<void()>& forwar
   cuda_check(cudaGraphLaunch(graph.exec, stream_), "launch a graph");
 }
 
+void CudaBackend::run_graph(const std::function<void()>& forward) {
+  const Extent own = extent_;
+  extent_ = bucket();
+  Graph& graph = graphs_[{shape_, extent_}];
+  if (!graph.warm) {
+    forward();
+    // A forward that asked for new work lists gets another key the next time, and is warm only after that.
+    graph.warm = true;
+    extent_ = own;
+    return;
+  }
+  launch_graph(graph, forward);
+}
+
+bool CudaBackend::record(Program& program, const std::function<void()>& forward) {
+  ForwardProgram built(program.row_tiles);
+  recording_ = &built;
+  try {
+    forward();
+  } catch (...) {
+    recording_ = nullptr;
+    throw;
+  }
+  recording_ = nullptr;
+  if (built.refused()) return false;
+  built.finish();
+  program.operations = static_cast<int32_t>(built.operations().size());
+  program.products = static_cast<int32_t>(built.products().size());
+  program.phases = built.phases();
+  program.attentions = built.attentions();
+  program.kinds.clear();
+  for (const Operation& operation : built.operations()) program.kinds.push_back(operation.kind);
+  const size_t first = built.operations().size() * sizeof(Operation);
+  const size_t second = built.products().size() * sizeof(ProductStream);
+  program.memory = DeviceArray<uint8_t>(first + second);
+  cuda_check(cudaMemcpyAsync(program.memory.data(), built.operations().data(), first, cudaMemcpyHostToDevice, stream_),
+             "copy a program");
+  cuda_check(cudaMemcpyAsync(program.memory.data() + first, built.products().data(), second, cudaMemcpyHostToDevice,
+                             stream_),
+             "copy a program");
+  cuda_check(cudaStreamSynchronize(stream_), "copy a program");
+  return true;
+}
+
+bool CudaBackend::run_program(const Plan& plan, const std::function<void()>& forward) {
+  if (!programs_fit_ || without_program_.contains(shape_)) return false;
+  const int row_tiles = extent_.rows <= 8 ? 1 : extent_.rows <= 16 ? 2 : 4;
+  const ProgramKey key{shape_, row_tiles, extent_.logit_rows > 0};
+  for (int attempt = 0;; ++attempt) {
+    Program& program = programs_[key];
+    program.row_tiles = row_tiles;
+    if (program.operations == 0 && !record(program, forward)) {
+      programs_.erase(key);
+      without_program_.insert(shape_);
+      upload(plan);
+      return false;
+    }
+    for (const AttentionArguments& a : program.attentions)
+      reserve_attention(a.kind, a.heads, a.heads / a.kv_heads, a.head_dim);
+    if (memory_changes() == changes_seen_) {
+      const auto* memory = program.memory.data();
+      launch_forward({reinterpret_cast<const Operation*>(memory),
+                      reinterpret_cast<const ProductStream*>(memory +
+                                                             static_cast<size_t>(program.operations) * sizeof(Operation)),
+                      program.operations, program.products, plan_memory_.data(), phase_arrivals_.data(), phase_count_,
+                      times_.data()},
+                     row_tiles, processors_, stream_);
+      if (times_.data() != nullptr) timed_ = program.kinds;
+      phase_count_ += static_cast<uint32_t>(program.phases) * static_cast<uint32_t>(processors_);
+      return true;
+    }
+    check(attempt < 8, "a recorded forward finds its memory in place");
+    forget_recorded();
+  }
+}
+
+std::vector<CudaBackend::OperationTime> CudaBackend::profile(int block) {
+  constexpr size_t most_operations = 8192;
+  if (times_.data() == nullptr) times_ = DeviceArray<int64_t>(most_operations * 4);
+  std::vector<int64_t> ticks(timed_.size() * 2);
+  check(ticks.size() * 2 <= times_.size(), "a program's times fit");
+  cuda_check(cudaStreamSynchronize(stream_), "finish what runs");
+  cuda_check(cudaMemcpy(ticks.data(), times_.data() + ticks.size() * static_cast<size_t>(block), ticks.size() * sizeof(int64_t), cudaMemcpyDeviceToHost),
+             "read times");
+  std::vector<OperationTime> times;
+  for (size_t i = 0; i < timed_.size(); ++i)
+    times.push_back({timed_[i], i == 0 ? 0 : ticks[i * 2] - ticks[i * 2 - 1], ticks[i * 2 + 1] - ticks[i * 2]});
+  return times;
+}
+
+void CudaBackend::forget_recorded() {
+  cuda_check(cudaStreamSynchronize(stream_), "finish what runs");
+  drop_graphs();
+  programs_.clear();
+  changes_seen_ = memory_changes();
+}
+
 void CudaBackend::run(const Plan& plan, uint64_t shape, const std::function<void()>& forward) {
   cuda_check(cudaSetDevice(index_), "select the GPU");
   shape_ = shape;
@@ -179,21 +279,8 @@ void CudaBackend::run(const Plan& plan, uint64_t shape, const std::function<void
     forward();
     return;
   }
-  const Extent own = extent_;
-  extent_ = bucket();
-  if (memory_changes() != changes_seen_) {
-    drop_graphs();
-    changes_seen_ = memory_changes();
-  }
-  Graph& graph = graphs_[{shape, extent_}];
-  if (!graph.warm) {
-    forward();
-    // A forward that asked for new work lists gets another key the next time, and is warm only after that.
-    graph.warm = true;
-    extent_ = own;
-    return;
-  }
-  launch_graph(graph, forward);
+  if (memory_changes() != changes_seen_) forget_recorded();
+  if (!run_program(plan, forward)) run_graph(forward);
 }
 
 }  // namespace tensorfold::backend::cuda

@@ -1,12 +1,15 @@
 // The CUDA backend. See row_product.h, attention.h and gated_delta.h for the orders it sums in.
 //
-// A plan of at most 32 rows runs as a graph: the first forward of a kind runs kernel by kernel, the second is captured,
-// later ones are replayed with a new plan at the same address. Larger plans (prompts) run kernel by kernel.
+// A plan of at most 32 rows runs as one kernel that walks through a list of operations (forward_program.h); the list is
+// made once a kind of forward and finds every later plan at the same address. Where a program does not do (an operation
+// that it lacks, a GPU with little shared memory), such a plan runs as a graph: the first forward kernel by kernel, the
+// second captured, later ones replayed. Larger plans (prompts) run kernel by kernel.
 #pragma once
 
 #include <array>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -15,6 +18,7 @@
 #include "backend/cuda/cuda_cache.h"
 #include "backend/cuda/device_array.h"
 #include "backend/cuda/device_plan.h"
+#include "backend/cuda/forward_program.h"
 #include "backend/cuda/gated_delta.h"
 #include "backend/cuda/key_pages.h"
 #include "backend/cuda/weights.h"
@@ -77,6 +81,15 @@ class CudaBackend : public Backend {
   OwnedTensor allocate(int64_t rows, int64_t width, Precision precision) override;
   std::unique_ptr<Cache> make_cache(const CacheLayout& layout, const CacheSize& size) override;
 
+  /// Clock ticks of one operation of a program on one multiprocessor: waiting for the phase to begin, then working.
+  struct OperationTime {
+    OperationKind kind = OperationKind::copy;
+    int64_t waited = 0;
+    int64_t worked = 0;
+  };
+  /// Programs that run from now on keep times; returns those of the last one, on thread block 0 or 1.
+  std::vector<OperationTime> profile(int block);
+
   void run(const Plan& plan, uint64_t shape, const std::function<void()>& forward) override;
 
   void embed(const Plan& plan, const Embedding& table, float scale, Tensor output) override;
@@ -131,15 +144,41 @@ class CudaBackend : public Backend {
     int64_t vocabulary = 0;
   };
 
+  /// A recorded forward on the device.
+  struct Program {
+    int row_tiles = 1;
+    int32_t operations = 0;
+    int32_t products = 0;
+    int32_t phases = 0;
+    DeviceArray<uint8_t> memory;  ///< operations, then products
+    std::vector<AttentionArguments> attentions;
+    std::vector<OperationKind> kinds;
+  };
+  struct ProgramKey {
+    uint64_t shape = 0;
+    int row_tiles = 1;
+    bool logits = true;  ///< whether rows of logits are wanted
+    auto operator<=>(const ProgramKey&) const = default;
+  };
+
   [[nodiscard]] Activation activation(const Tensor& tensor) const;
   [[nodiscard]] int32_t rows_of(RowSet set) const { return set == RowSet::logits ? extent_.logit_rows : extent_.rows; }
   [[nodiscard]] const int32_t* count_of(RowSet set) const;
   void upload(const Plan& plan);
   [[nodiscard]] Extent bucket() const;
+  /// True if it ran as a program.
+  bool run_program(const Plan& plan, const std::function<void()>& forward);
+  /// False if the forward asks for what programs lack.
+  bool record(Program& program, const std::function<void()>& forward);
+  void run_graph(const std::function<void()>& forward);
+  void reserve_attention(int kind, int32_t heads, int32_t group_heads, int32_t head_dim);
   void launch_graph(Graph& graph, const std::function<void()>& forward);
   void drop_graphs();
+  void forget_recorded();
   int kind_index(const Plan& plan, const AttentionKind& kind);
   void product(const Project& arguments, Activation input, int32_t rows);
+  void norm_rows(RowSet rows, const Activation& input, const float* weight, float epsilon, const Activation& output);
+  void copy_rows(RowSet rows, const Activation& input, const Activation& output);
   Activation product_input(const Project& arguments, int32_t rows);
   [[nodiscard]] AttentionArguments attention_arguments(const Attention& arguments) const;
 
@@ -158,6 +197,14 @@ class CudaBackend : public Backend {
   std::map<uint64_t, std::vector<AttentionKind>> kinds_;
   std::map<GraphKey, Graph> graphs_;
   uint64_t changes_seen_ = 0;
+  std::map<ProgramKey, Program> programs_;
+  std::set<uint64_t> without_program_;  ///< shapes
+  ForwardProgram* recording_ = nullptr;
+  DeviceArray<int64_t> times_;
+  std::vector<OperationKind> timed_;
+  bool programs_fit_ = false;
+  DeviceArray<uint32_t> phase_arrivals_;
+  uint32_t phase_count_ = 0;  ///< what it has reached when everything launched has run
 
   Workspace product_rows_;
   Workspace partials_;

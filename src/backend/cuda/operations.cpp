@@ -17,6 +17,10 @@ int row_tiles_of(int32_t rows) { return rows <= 8 ? 1 : rows <= 16 ? 2 : 4; }
 }  // namespace
 
 void CudaBackend::embed(const Plan&, const Embedding& table, float scale, Tensor output) {
+  if (recording_ != nullptr) {
+    recording_->embed({dynamic_cast<const CudaEmbedding&>(table).table, scale, activation(output)});
+    return;
+  }
   launch_embed(plan_memory_.data(), extent_.rows, dynamic_cast<const CudaEmbedding&>(table).table, scale,
                activation(output), stream_);
 }
@@ -25,13 +29,29 @@ void CudaBackend::rms_norm(const Plan&, const RmsNorm& a) {
   check(a.input.width % 4 == 0, "a normed row is a multiple of 4 values wide");
   check(values_of(a.weight) != nullptr && a.weight->size() == a.input.width && a.output.width == a.input.width,
         "a norm's weight is as wide as its rows");
-  launch_rms_norm(plan_memory_.data(), rows_of(a.rows), a.rows == RowSet::logits, activation(a.input),
-                  values_of(a.weight), a.epsilon, activation(a.output), stream_);
+  norm_rows(a.rows, activation(a.input), values_of(a.weight), a.epsilon, activation(a.output));
+}
+
+void CudaBackend::norm_rows(RowSet rows, const Activation& input, const float* weight, float epsilon,
+                            const Activation& output) {
+  const bool logits = rows == RowSet::logits;
+  if (recording_ != nullptr)
+    recording_->norm({logits ? 1 : 0, epsilon, input, weight, output});
+  else
+    launch_rms_norm(plan_memory_.data(), rows_of(rows), logits, input, weight, epsilon, output, stream_);
+}
+
+void CudaBackend::copy_rows(RowSet rows, const Activation& input, const Activation& output) {
+  const bool logits = rows == RowSet::logits;
+  if (recording_ != nullptr)
+    recording_->copy({logits ? 1 : 0, input, output});
+  else
+    launch_copy(plan_memory_.data(), rows_of(rows), logits, input, output, stream_);
 }
 
 void CudaBackend::copy(const Plan&, Tensor input, Tensor output) {
   check(input.width == output.width, "a copy keeps the width");
-  launch_copy(plan_memory_.data(), extent_.rows, false, activation(input), activation(output), stream_);
+  copy_rows(RowSet::all, activation(input), activation(output));
 }
 
 /// The rows as the product reads them: normed, gathered or rounded first where needed.
@@ -42,11 +62,10 @@ Activation CudaBackend::product_input(const Project& a, int32_t rows) {
   const int64_t all_rows = (rows + 127) / 128 * 128;
   const Activation scratch{product_rows_.get<uint16_t>(static_cast<size_t>(all_rows * given.width)), given.width, 0,
                            given.width, 1};
-  if (a.norm != nullptr) {
-    launch_rms_norm(plan_memory_.data(), rows, logits, given, values_of(a.norm), a.epsilon, scratch, stream_);
-  } else {
-    launch_copy(plan_memory_.data(), rows, logits, given, scratch, stream_);
-  }
+  if (a.norm != nullptr)
+    norm_rows(a.rows, given, values_of(a.norm), a.epsilon, scratch);
+  else
+    copy_rows(a.rows, given, scratch);
   return scratch;
 }
 
@@ -75,6 +94,10 @@ void CudaBackend::product(const Project& a, Activation input, int32_t rows) {
   const RowProductShape shape{processors_, 104 << 10, 2};
   p.partials = partials_.get<float>(row_product_partials(weights, 4));
   p.arrivals = arrivals_.get<uint32_t>(row_product_arrivals(weights));
+  if (recording_ != nullptr) {
+    recording_->product(p);
+    return;
+  }
   if (rows > kMostRowsAProduct) {
     launch_prompt_product(p, rows, stream_);
     return;
@@ -144,25 +167,39 @@ AttentionArguments CudaBackend::attention_arguments(const Attention& a) const {
   return d;
 }
 
+/// Partial results: one slot a (row, partition) of a batch; a graph's bucket has at most `items` times its rows.
+void CudaBackend::reserve_attention(int kind, int32_t heads, int32_t group_heads, int32_t head_dim) {
+  const auto index = static_cast<size_t>(kind);
+  const auto& batches = image_.batches[index];
+  int64_t slots = 0;
+  for (const auto& batch : batches) {
+    const int64_t group_rows = std::min<int64_t>(extent_.block_rows, std::max(1, kAttentionItems / group_heads));
+    slots = std::max(slots, group_rows * (batches.size() <= 1 ? extent_.items[index] : batch.items));
+  }
+  attention_partials_.get<float>(static_cast<size_t>(slots * heads * head_dim));
+  attention_sums_.get<float2>(static_cast<size_t>(slots * heads));
+}
+
 void CudaBackend::attention(const Plan& plan, const Attention& a) {
   AttentionArguments d = attention_arguments(a);
   const auto row_values = static_cast<size_t>(int64_t{a.heads} * a.key_dim);
-  if (a.query) d.queries = queries_.get<uint16_t>(static_cast<size_t>(extent_.rows) * row_values);
+  const int32_t rows = recording_ != nullptr ? kMostRowsAProduct : extent_.rows;
+  if (a.query) {
+    d.queries = queries_.get<uint16_t>(static_cast<size_t>(rows) * row_values);
+    d.kind = kind_index(plan, {a.heads / a.kv_heads, a.window, a.bidirectional ? 1 : 0});
+    reserve_attention(d.kind, a.heads, a.heads / a.kv_heads, a.key_dim);
+    d.partials = attention_partials_.get<float>(0);
+    d.sums = attention_sums_.get<float2>(0);
+  }
+  if (recording_ != nullptr) {
+    recording_->attention(d);
+    return;
+  }
   launch_attention_prepare(plan_memory_.data(), extent_.rows, d, stream_);
   if (!a.query) return;
-  d.kind = kind_index(plan, {a.heads / a.kv_heads, a.window, a.bidirectional ? 1 : 0});
-  const auto& batches = image_.batches[d.kind];
   const auto index = static_cast<size_t>(d.kind);
+  const auto& batches = image_.batches[index];
   const bool whole = batches.size() <= 1;
-  // Partial results: one slot a (row, partition) of a batch; a graph's bucket has at most `items` times its rows.
-  int64_t slots = 0;
-  for (const auto& batch : batches) {
-    const int64_t group_rows =
-        std::min<int64_t>(extent_.block_rows, std::max(1, kAttentionItems / (a.heads / a.kv_heads)));
-    slots = std::max(slots, group_rows * (whole ? extent_.items[index] : batch.items));
-  }
-  d.partials = attention_partials_.get<float>(static_cast<size_t>(slots) * row_values);
-  d.sums = attention_sums_.get<float2>(static_cast<size_t>(slots * a.heads));
   for (const auto& batch : batches) {
     launch_attention_partials(plan_memory_.data(), batch.first_item, whole ? extent_.items[index] : batch.items,
                               extent_.block_rows, d, stream_);
@@ -195,6 +232,13 @@ void CudaBackend::gated_delta(const Plan&, const GatedDelta& a) {
   d.tails = memory.tails.data();
   d.record_steps = memory.steps.data();
   d.record_raw = memory.raw.data();
+  if (recording_ != nullptr) {
+    if (forward_program_supports(d.shape))
+      recording_->delta(d);
+    else
+      recording_->refuse();
+    return;
+  }
   const auto rows = static_cast<size_t>(extent_.rows);
   d.steps = delta_steps_.get<float>(rows * static_cast<size_t>(memory.step_values()));
   d.outputs = delta_outputs_.get<float>(rows * static_cast<size_t>(a.output.width));
@@ -210,6 +254,10 @@ void CudaBackend::block_convolution(const Plan&, const BlockConvolution& a) {
   d.group = a.group;
   d.add = a.add ? 1 : 0;
   d.output = activation(a.output);
+  if (recording_ != nullptr) {
+    recording_->block_convolution(d);
+    return;
+  }
   launch_block_convolution(plan_memory_.data(), extent_.rows, d, stream_);
 }
 

@@ -3,6 +3,7 @@
 #include "backend/cuda/device_plan.h"
 #include "backend/cuda/launch.h"
 #include "backend/cuda/row_kernels.h"
+#include "backend/cuda/row_values.cuh"
 
 namespace tensorfold::backend::cuda {
 namespace {
@@ -34,28 +35,6 @@ __device__ float block_sum(float value) {
 #pragma unroll
   for (int i = 1; i < kThreads / 32; ++i) sum += warps[i];
   return sum;
-}
-
-/// Four neighbouring values; `column` a multiple of 4 inside the row.
-__device__ inline float4 get_four(const Activation& from, int row, int column) {
-  if (from.bf16 == 0 && (from.stride + from.offset) % 4 == 0 && from.stride % 4 == 0)
-    return *reinterpret_cast<const float4*>(static_cast<const float*>(from.data) + row * from.stride + from.offset +
-                                            column);
-  return {from.get(row, column), from.get(row, column + 1), from.get(row, column + 2), from.get(row, column + 3)};
-}
-
-__device__ inline void set_four(const Activation& to, int row, int column, const float4& values) {
-  if (to.bf16 != 0 && to.offset % 4 == 0) {
-    const __nv_bfloat162 pairs[2] = {__floats2bfloat162_rn(values.x, values.y),
-                                     __floats2bfloat162_rn(values.z, values.w)};
-    *reinterpret_cast<uint2*>(static_cast<__nv_bfloat16*>(to.data) + tile_index(row, to.offset + column, to.stride)) =
-        *reinterpret_cast<const uint2*>(pairs);
-    return;
-  }
-  to.set(row, column, values.x);
-  to.set(row, column + 1, values.y);
-  to.set(row, column + 2, values.z);
-  to.set(row, column + 3, values.w);
 }
 
 /// Thread t takes values 4t..4t+3, 4t+1024.., in order; then the fixed tree. Widths are multiples of 4.
@@ -142,18 +121,7 @@ __global__ void block_convolution_kernel(PlanView plan, BlockConvolutionArgument
   const auto row = static_cast<int>(blockIdx.x);
   if (row >= plan.header().rows) return;
   const int parent = plan.parents()[row];
-  const auto channels = static_cast<int>(a.input.width);
-  const int groups = channels / a.group;
-  for (int c = static_cast<int>(threadIdx.x); c < channels; c += kThreads) {
-    const int at = a.side * 2;
-    const float now = a.base[at * channels + c] + a.dynamic.get(row, at * groups + c / a.group);
-    float value = now * a.input.get(row, c);
-    if (parent >= 0) {
-      const float before = a.base[(at + 1) * channels + c] + a.dynamic.get(row, (at + 1) * groups + c / a.group);
-      value = fmaf(before, a.input.get(parent, c), value);
-    }
-    a.output.set(row, c, a.add != 0 ? a.output.get(row, c) + value : value);
-  }
+  for (int c = static_cast<int>(threadIdx.x); c < a.input.width; c += kThreads) convolve_block_value(a, row, parent, c);
 }
 
 dim3 grid_of(int64_t rows) { return dim3(static_cast<unsigned>(rows)); }

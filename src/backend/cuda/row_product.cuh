@@ -15,7 +15,7 @@ namespace tensorfold::backend::cuda {
 
 constexpr int kProductWarps = 10;
 constexpr int kTilesAWarp = 2;
-static_assert(kProductWarps * kTilesAWarp == kMostBlockTiles);
+static_assert(kProductWarps * kTilesAWarp >= kMostBlockTiles);
 constexpr int kProductThreads = (kProductWarps + 1) * 32;
 
 /// The ring: `groups` groups a stage: the weights' groups, then for each row tile its groups.

@@ -23,7 +23,7 @@ constexpr int kTileOutputs = 16;
 constexpr int kGroupInputs = 64;
 constexpr int kMostSlices = 16;
 constexpr int kMostRowsAProduct = 32;
-constexpr int kMostBlockTiles = 20;
+constexpr int kMostBlockTiles = 18;
 
 /// Bytes of one group of one tile.
 __host__ __device__ constexpr int group_bytes(WeightFormat format) {

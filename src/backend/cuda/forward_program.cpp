@@ -1,0 +1,99 @@
+#include "backend/cuda/forward_program.h"
+
+#include <algorithm>
+
+#include "backend/cuda/forward_layout.h"
+#include "base/error.h"
+
+namespace tensorfold::backend::cuda {
+
+// One source file each: forward_kernel_1.cu, ...
+void launch_forward_1(const ForwardArguments& arguments, int blocks, cudaStream_t stream);
+void launch_forward_2(const ForwardArguments& arguments, int blocks, cudaStream_t stream);
+void launch_forward_4(const ForwardArguments& arguments, int blocks, cudaStream_t stream);
+
+namespace {
+
+/// Groups of a stage: as many as fit, each slice cut into chunks of about equal length.
+int32_t ring_groups(const PackedWeights& weights) {
+  const int group = weights.block_tiles * group_bytes(weights.format);
+  const int most = static_cast<int>(kStageBytes) / group;
+  check(most >= 1, "a stage holds a group of a block");
+  const int slice = (weights.groups + weights.slices - 1) / weights.slices;
+  const int chunks = (slice + most - 1) / most;
+  return (slice + chunks - 1) / chunks;
+}
+
+}  // namespace
+
+void ForwardProgram::move_tails() {
+  if (!tails_) return;
+  const GatedDeltaArguments work = *tails_;
+  tails_.reset();
+  add(OperationKind::tails, work);
+}
+
+void ForwardProgram::norm(const NormWork& work) {
+  const std::optional<GatedDeltaArguments> tails = tails_;
+  tails_.reset();
+  add(OperationKind::norm, work);
+  if (tails) add(OperationKind::tails, *tails, true);
+}
+
+void ForwardProgram::product(const RowProduct& product) {
+  std::optional<GatedDeltaArguments> tails;
+  if (tails_ && tails_->mixed.data != product.output.data) std::swap(tails, tails_);
+  ProductWork work;
+  work.product = product;
+  work.ring_groups = ring_groups(product.weights);
+  add(OperationKind::product, work);
+  tails_ = tails;
+  const PackedWeights& w = product.weights;
+  ProductStream stream;
+  stream.weights = w.data;
+  stream.rows = product.input.group_at(product.first_row / 8, 0);
+  stream.row_tile_bytes = product.input.stride * 16;
+  stream.group_stride = w.block_tiles * group_bytes(w.format);
+  stream.groups = w.groups;
+  stream.slices = w.slices;
+  stream.blocks = w.blocks;
+  stream.ring_groups = work.ring_groups;
+  stream.phase = phases_ - 1;
+  products_.push_back(stream);
+}
+
+void ForwardProgram::delta(const GatedDeltaArguments& work) {
+  add(OperationKind::delta, work);
+  tails_ = work;
+}
+
+void ForwardProgram::attention(const AttentionArguments& work) {
+  add(OperationKind::prepare, work);
+  if (work.query.data == nullptr) return;
+  add(OperationKind::partials, work);
+  add(OperationKind::merge, work);
+  attentions_.push_back(work);
+}
+
+void ForwardProgram::finish() {
+  move_tails();
+  for (size_t i = 0; i < operations_.size(); ++i)
+    operations_[i].ends_phase = i + 1 == operations_.size() || operations_[i + 1].begins_phase != 0 ? 1 : 0;
+}
+
+bool forward_program_fits(size_t shared_bytes_of_a_block) { return shared_bytes_of_a_block >= kForwardShared; }
+
+bool forward_program_supports(const GatedDeltaShape& shape) {
+  return gated_delta_supports(shape) && shape.value_dim <= kMostDeltaValues;
+}
+
+void launch_forward(const ForwardArguments& arguments, int row_tiles, int blocks, cudaStream_t stream) {
+  if (row_tiles == 1)
+    launch_forward_1(arguments, blocks, stream);
+  else if (row_tiles == 2)
+    launch_forward_2(arguments, blocks, stream);
+  else
+    launch_forward_4(arguments, blocks, stream);
+}
+
+}  // namespace tensorfold::backend::cuda
