@@ -1,6 +1,7 @@
 // The 27B's shapes with random weights on a GPU: loading, decoding, windows, prompts, streams. One line a figure.
 //   cuda_model [layers [long | profile]]      (64 layers by default; long: with a prompt of 32,768)
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -10,7 +11,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "backend/backend.h"
+#include "backend/cuda/cuda_backend.h"
 #include "base/error.h"
 #include "families/checkpoint.h"
 
@@ -126,6 +127,40 @@ class Bench {
     std::fflush(stdout);
   }
 
+  /// Where the time of one round goes: per kind of operation of the forward program, mean waits and work.
+  void profile(const char* name, int32_t rows) {
+    auto& cuda = dynamic_cast<backend::cuda::CudaBackend&>(*backend_);
+    static_cast<void>(cuda.profile(0));
+    for (int i = 0; i < 3; ++i) step(1, rows, rows == 1, rows);
+    static constexpr const char* names[] = {"embed", "norm",    "copy",     "product", "delta",
+                                            "tails", "prepare", "partials", "merge",   "block convolution"};
+    struct Sum {
+      int count = 0;
+      double waited = 0;
+      double worked = 0;
+    };
+    for (const int block : {0, 1}) {
+      const auto times = cuda.profile(block);
+      std::array<Sum, 10> sums;
+      for (const auto& time : times) {
+        Sum& sum = sums[static_cast<size_t>(time.kind)];
+        sum.count += 1;
+        sum.waited += static_cast<double>(time.waited) / 1000;
+        sum.worked += static_cast<double>(time.worked) / 1000;
+      }
+      std::printf("%s, thread block %d, thousands of clock ticks:\n", name, block);
+      for (size_t i = 0; i < sums.size(); ++i)
+        if (sums[i].count > 0)
+          std::printf("  %-10s %4d: waited %8.1f (%.2f each), worked %8.1f (%.2f each)\n", names[i], sums[i].count,
+                      sums[i].waited, sums[i].waited / sums[i].count, sums[i].worked, sums[i].worked / sums[i].count);
+      for (size_t i = 1; i < 36 && i < times.size(); ++i)
+        std::printf("  %s %.2f+%.2f", names[static_cast<size_t>(times[i].kind)],
+                    static_cast<double>(times[i].waited) / 1000, static_cast<double>(times[i].worked) / 1000);
+      std::printf("\n");
+    }
+    std::fflush(stdout);
+  }
+
   void prompt(int32_t tokens, int32_t chunk) {
     begin(1, tokens + 256);
     const auto start = Clock::now();
@@ -155,9 +190,7 @@ int main(int argc, char** argv) try {
   Bench bench(layers, 2048);
   if (argc > 2 && std::string(argv[2]) == "profile") {  // one step of each kind, kernel by kernel
     bench.begin(1, 4096);
-    bench.step(1, 1, true, 1);
-    bench.step(1, 8, false, 8);
-    bench.wait();
+    for (const int rows : {1, 8, 16, 32}) bench.profile(("rows " + std::to_string(rows)).c_str(), rows);
     bench.prompt(2048, 2048);
     return 0;
   }
@@ -170,6 +203,8 @@ int main(int argc, char** argv) try {
     bench.step(streams, 16, true, 1);
     bench.rounds("serial decode", streams, 1, true, false);
   }
+  bench.begin(1, 4096);
+  for (const int rows : {1, 8, 32}) bench.profile(("rows " + std::to_string(rows)).c_str(), rows);
   bench.prompt(512, 512);
   bench.prompt(512, 512);
   bench.prompt(2048, 2048);

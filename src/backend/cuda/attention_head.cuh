@@ -18,42 +18,55 @@ __device__ inline uint16_t* key_row(const PlanView& plan, const AttentionArgumen
   return a.pages + (page * a.page_tokens + position % a.page_tokens) * a.width;
 }
 
-/// One warp: norm and rotation of one head's vector, one rounding to bf16 at the end.
-__device__ inline void write_head(const AttentionArguments& a, const Activation& from, int row, int column, const float* norm,
-                           int position, float* values, uint16_t* to, int lane) {
-  const int per_lane = a.head_dim / 32;
-  float sum = 0.0F;
-  for (int i = 0; i < per_lane; ++i) {
-    const int at = lane * per_lane + i;
-    const float value = from.get(row, column + at);
-    values[at] = value;
-    sum = fmaf(value, value, sum);
+/// One warp: norm and rotation of one head's vector of 32 PerLane values, one rounding to bf16 at the end. `values`:
+/// 2 kMostHeadDim floats of shared memory of this warp.
+template <int PerLane>
+__device__ inline void write_head_of(const AttentionArguments& a, const Activation& from, int row, int column,
+                                     const float* norm, int position, float* values, uint16_t* to, int lane) {
+  float own[PerLane];
+#pragma unroll
+  for (int i = 0; i < PerLane; ++i) own[i] = from.get(row, column + lane * PerLane + i);
+  auto* turns = reinterpret_cast<float2*>(values + kMostHeadDim);  // sine and cosine of each pair
+  for (int pair = lane; pair < a.frequency_count; pair += 32) {
+    float2 turn{};
+    sincosf(static_cast<float>(position) * a.frequencies[pair], &turn.x, &turn.y);
+    turns[pair] = turn;
   }
   if (norm != nullptr) {
+    float sum = 0.0F;
+#pragma unroll
+    for (int i = 0; i < PerLane; ++i) sum = fmaf(own[i], own[i], sum);
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xFFFFFFFFU, sum, step);
-    const float scale = rsqrtf(sum / static_cast<float>(a.head_dim) + a.epsilon);
-    for (int i = 0; i < per_lane; ++i) {
-      const int at = lane * per_lane + i;
-      values[at] = values[at] * scale * norm[at];
-    }
+    const float scale = rsqrtf(sum / static_cast<float>(32 * PerLane) + a.epsilon);
+#pragma unroll
+    for (int i = 0; i < PerLane; ++i) own[i] = own[i] * scale * norm[lane * PerLane + i];
   }
+#pragma unroll
+  for (int i = 0; i < PerLane; ++i) values[lane * PerLane + i] = own[i];
   __syncwarp();
-  for (int i = 0; i < per_lane; ++i) {
-    const int at = lane * per_lane + i;
-    float value = values[at];
+#pragma unroll
+  for (int i = 0; i < PerLane; ++i) {
+    const int at = lane * PerLane + i;
+    float value = own[i];
     if (at < 2 * a.frequency_count) {
-      const int pair = a.interleaved != 0 ? at / 2 : at % a.frequency_count;
-      const int first = a.interleaved != 0 ? pair * 2 : pair;
-      const int second = a.interleaved != 0 ? pair * 2 + 1 : pair + a.frequency_count;
-      float sine = 0.0F;
-      float cosine = 0.0F;
-      sincosf(static_cast<float>(position) * a.frequencies[pair], &sine, &cosine);
-      value =
-          at == first ? values[first] * cosine - values[second] * sine : values[second] * cosine + values[first] * sine;
+      const bool is_first = a.interleaved != 0 ? at % 2 == 0 : at < a.frequency_count;
+      const int pair = a.interleaved != 0 ? at / 2 : is_first ? at : at - a.frequency_count;
+      const float other = values[a.interleaved != 0 ? at ^ 1 : is_first ? at + a.frequency_count : pair];
+      const float2 turn = turns[pair];
+      value = is_first ? value * turn.y - other * turn.x : value * turn.y + other * turn.x;
     }
     to[at] = __bfloat16_as_ushort(__float2bfloat16_rn(value));
   }
+  __syncwarp();
+}
+
+__device__ inline void write_head(const AttentionArguments& a, const Activation& from, int row, int column,
+                                  const float* norm, int position, float* values, uint16_t* to, int lane) {
+  if (a.head_dim == 256)
+    write_head_of<8>(a, from, row, column, norm, position, values, to, lane);
+  else
+    write_head_of<4>(a, from, row, column, norm, position, values, to, lane);
 }
 
 /// Value `at` of one (row, head): its partial results merged in order, and the output gate.

@@ -9,7 +9,7 @@ namespace {
 constexpr int kWarps = 4;
 
 __global__ void prepare_kernel(PlanView plan, const __grid_constant__ AttentionArguments a) {
-  __shared__ float values[kWarps][kMostHeadDim];
+  __shared__ __align__(8) float values[kWarps][2 * kMostHeadDim];
   allow_next_kernel();
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;

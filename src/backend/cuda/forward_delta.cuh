@@ -1,203 +1,289 @@
 // The gated delta layer inside the forward kernel: one unit is a sequence and a value head; convolution, gates, steps
-// and the gated norm stay in shared memory. The same functions in the same order as gated_delta.cu.
+// and the gated norm stay in shared memory. The same numbers in the same order as gated_delta.cu; the code is kept
+// short, because what does not stay in the instruction cache costs more than what it computes.
 #pragma once
 
-#include "backend/cuda/forward_layout.h"
+#include "backend/cuda/forward_memory.cuh"
 #include "backend/cuda/gated_delta_step.cuh"
 
 namespace tensorfold::backend::cuda {
 
 constexpr int kMostProgramRows = 32;
+constexpr int kProgramTaps = 4;
+constexpr int kValueAt = 2 * kKeyDim;  // columns of DeltaScratch::mixed: query, key, value
 
-__device__ inline void consumers_sync() { asm volatile("bar.sync 1, %0;" ::"n"(kConsumers) : "memory"); }
-
-/// Inputs of a unit's rows and what comes out.
 struct DeltaScratch {
-  float query[kMostProgramRows][kKeyDim];
-  float key[kMostProgramRows][kKeyDim];
-  float value[kMostProgramRows][kMostDeltaValues];
+  float mixed[kMostProgramRows][2 * kKeyDim + kMostDeltaValues];
   float output[kMostProgramRows][kMostDeltaValues];
   float decay[kMostProgramRows];
   float beta[kMostProgramRows];
-  int32_t parents[kMostProgramRows];
+  int32_t parents[kMostProgramRows];  // inside the sequence
+  int32_t records[kMostProgramRows];
 };
 static_assert(sizeof(DeltaScratch) <= kScratchBytes);
 
-/// One warp: convolves (and norms) one vector of one row: `which` 0 query, 1 key, 2 value.
-__device__ inline void convolve_vector(const PlanView& plan, const GatedDeltaArguments& a, DeltaScratch& s,
-                                       const DeviceSequence& sequence, int head, int index, int which, int lane) {
-  const GatedDeltaShape& shape = a.shape;
-  const int row = sequence.first_row + index;
-  const Taps taps = find_taps(plan.parents(), shape.kernel, row);
-  const int record = plan.records()[row];
-  const int ratio = shape.value_heads / shape.key_heads;
-  const int key_head = head / ratio;
-  const bool records = record >= 0 && (which == 2 || head % ratio == 0);
-  const int dim = which == 2 ? shape.value_dim : shape.key_dim;
-  const int first = which == 2 ? 2 * shape.key_heads * shape.key_dim + head * shape.value_dim
-                               : (which * shape.key_heads + key_head) * shape.key_dim;
-  const int64_t channels = channels_of(shape);
-  float* to_record = a.record_steps + record * (channels + 2 * shape.value_heads);
-  const uint16_t* tail = a.tails + static_cast<int64_t>(sequence.state_slot) * (shape.kernel - 1) * channels;
-  float values[kKeyDim / 32];
-  float sum = 0.0F;
+__device__ inline DeltaScratch& delta_scratch() { return *reinterpret_cast<DeltaScratch*>(forward_memory()); }
+
+/// One element of bf16 rows in tiles.
+__device__ inline float tile_value(const Activation& from, int row, int column) {
+  return __bfloat162float(
+      static_cast<const __nv_bfloat16*>(from.data)[tile_index(row, from.offset + column, from.stride)]);
+}
+
+/// A unit: where it stands and what a thread loads before it may read anything of this forward.
+struct DeltaUnit {
+  DeviceSequence sequence;
+  int head = 0;
+  bool keeps_keys = false;  ///< writes the records of its query and key head
+  int channel = 0;          ///< of this thread, if it has one
+  float4 taps;
+  float tail[kProgramTaps - 1];
+};
+
+/// Convolution and SiLU of this thread's channel for all rows of the sequence.
+__device__ inline void convolve_channel(const GatedDeltaArguments& a, const DeltaUnit& unit, int element) {
+  DeltaScratch& s = delta_scratch();
+  const int64_t channels = channels_of(a.shape);
+  const int64_t step_values = channels + 2 * a.shape.value_heads;
+  const bool is_value = element >= kValueAt;
+#pragma unroll 2
+  for (int index = 0; index < unit.sequence.row_count; ++index) {
+    float raw[kProgramTaps];
+    int at = index;
+    int beyond = 0;  // tokens before the window's root
 #pragma unroll
-  for (int i = 0; i < kKeyDim / 32; ++i) {
-    if (i * 32 >= dim) break;
-    const int channel = first + i * 32 + lane;
-    float raw[kMostTaps];
-#pragma unroll
-    for (int back = 0; back < kMostTaps; ++back) {
-      if (back >= shape.kernel) break;
-      const int source = taps.source[back];
-      raw[back] = source >= 0 ? __bfloat162float(__float2bfloat16_rn(a.mixed.get(source, channel)))
-                              : from_bits(tail[(-1 - source) * channels + channel]);
+    for (int back = 0; back < kProgramTaps; ++back) {
+      raw[back] = beyond == 0   ? tile_value(a.mixed, unit.sequence.first_row + at, unit.channel)
+                  : beyond == 1 ? unit.tail[2]
+                  : beyond == 2 ? unit.tail[1]
+                                : unit.tail[0];
+      if (at >= 0) at = s.parents[at];
+      if (at < 0) beyond += 1;
     }
     float value = 0.0F;
+    value = fmaf(unit.taps.x, raw[3], value);
+    value = fmaf(unit.taps.y, raw[2], value);
+    value = fmaf(unit.taps.z, raw[1], value);
+    value = fmaf(unit.taps.w, raw[0], value);
+    value = silu(value);
+    s.mixed[index][element] = value;
+    const int record = s.records[index];
+    if (record < 0 || !(is_value || unit.keeps_keys)) continue;
+    a.record_raw[record * channels + unit.channel] = __bfloat16_as_ushort(__float2bfloat16_rn(raw[0]));
+    if (is_value) a.record_steps[record * step_values + unit.channel] = value;
+  }
+}
+
+__device__ inline void make_gates(const GatedDeltaArguments& a, const DeltaUnit& unit, int index) {
+  DeltaScratch& s = delta_scratch();
+  const int row = unit.sequence.first_row + index;
+  const float shifted = tile_value(a.decay, row, unit.head) + a.decay_bias[unit.head];
+  const float softplus = shifted > 20.0F ? shifted : log1pf(__expf(shifted));
+  const float decay = __expf(-__expf(a.decay_log[unit.head]) * softplus);
+  const float beta = 1.0F / (1.0F + __expf(-tile_value(a.beta, row, unit.head)));
+  s.decay[index] = decay;
+  s.beta[index] = beta;
+  const int record = s.records[index];
+  if (record < 0) return;
+  const int64_t channels = channels_of(a.shape);
+  float* to = a.record_steps + record * (channels + 2 * a.shape.value_heads) + channels + unit.head;
+  to[0] = decay;
+  to[a.shape.value_heads] = beta;
+}
+
+/// One warp: the norm of one row's query or key.
+__device__ inline void norm_key(const GatedDeltaArguments& a, const DeltaUnit& unit, int index, int which, int lane) {
+  DeltaScratch& s = delta_scratch();
+  float* values = &s.mixed[index][which * kKeyDim + lane];
+  float sum = 0.0F;
 #pragma unroll
-    for (int back = kMostTaps - 1; back >= 0; --back) {
-      if (back >= shape.kernel) continue;
-      value =
-          fmaf(a.convolution[static_cast<int64_t>(channel) * shape.kernel + shape.kernel - 1 - back], raw[back], value);
-    }
-    if (records) a.record_raw[record * channels + channel] = __bfloat16_as_ushort(__float2bfloat16_rn(raw[0]));
-    values[i] = silu(value);
-    sum = fmaf(values[i], values[i], sum);
-  }
-  float scale = 1.0F;
-  if (which != 2) {
-    const auto width = static_cast<float>(shape.key_dim);
-    const float root = sqrtf(width);
-    scale = rsqrtf(warp_sum(sum) / width + a.key_epsilon) / (which == 0 ? width : root);
-  }
-  float* to = which == 0 ? s.query[index] : which == 1 ? s.key[index] : s.value[index];
+  for (int i = 0; i < kKeyDim / 32; ++i) sum = fmaf(values[i * 32], values[i * 32], sum);
+  const auto width = static_cast<float>(kKeyDim);
+  const float root = sqrtf(width);
+  const float scale = rsqrtf(warp_sum(sum) / width + a.key_epsilon) / (which == 0 ? width : root);
+  const int record = unit.keeps_keys ? s.records[index] : -1;
+  const int key_head = unit.head / (a.shape.value_heads / a.shape.key_heads);
+  float* to = a.record_steps + record * (channels_of(a.shape) + 2 * a.shape.value_heads) +
+              (which * a.shape.key_heads + key_head) * kKeyDim + lane;
 #pragma unroll
   for (int i = 0; i < kKeyDim / 32; ++i) {
-    if (i * 32 >= dim) break;
-    const float value = which == 2 ? values[i] : values[i] * scale;
-    to[i * 32 + lane] = value;
-    if (records) to_record[first + i * 32 + lane] = value;
-  }
-  if (which == 2 && lane == 0) {
-    const float shifted = a.decay.get(row, head) + a.decay_bias[head];
-    const float softplus = shifted > 20.0F ? shifted : log1pf(__expf(shifted));
-    const float decay = __expf(-__expf(a.decay_log[head]) * softplus);
-    const float beta = 1.0F / (1.0F + __expf(-a.beta.get(row, head)));
-    s.decay[index] = decay;
-    s.beta[index] = beta;
-    const int parent = plan.parents()[row];
-    s.parents[index] = parent < 0 ? -1 : parent - sequence.first_row;
-    if (record >= 0) {
-      to_record[channels + head] = decay;
-      to_record[channels + shape.value_heads + head] = beta;
-    }
+    const float value = values[i * 32] * scale;
+    values[i * 32] = value;
+    if (record >= 0) to[i * 32] = value;
   }
 }
 
-__device__ inline StepInputs scratch_inputs(const DeltaScratch& s, int index, int value_row, int lane) {
-  StepInputs in;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    in.query[i] = *reinterpret_cast<const float4*>(&s.query[index][i * 32 + lane * 4]);
-    in.key[i] = *reinterpret_cast<const float4*>(&s.key[index][i * 32 + lane * 4]);
-  }
-  in.value = s.value[index][value_row];
-  in.decay = s.decay[index];
-  in.beta = s.beta[index];
-  return in;
-}
-
-/// One value row of the state, walked along the sequence's rows (a window's rows may branch).
-__device__ inline void walk_rows(State& state, const GatedDeltaArguments& a, DeltaScratch& s, int slot, int rows,
-                                 const Place& place) {
+/// Two value rows of the state, walked along the sequence's rows (a window's rows may branch).
+__device__ inline void walk_rows(State (&states)[2], const GatedDeltaArguments& a, const DeltaUnit& unit,
+                                 const Place (&places)[2]) {
+  DeltaScratch& s = delta_scratch();
   int current = -1;
-  for (int index = 0; index < rows; ++index) {
+#pragma unroll 1
+  for (int index = 0; index < unit.sequence.row_count; ++index) {
     const int parent = s.parents[index];
-    if (parent != current) {  // back to the committed state, then along the path to the parent
-      load_state(state, a.states, a.shape, slot, place);
-      int depth = 0;
-      for (int up = parent; up >= 0; up = s.parents[up]) ++depth;
-      for (int i = depth; i > 0; --i) {
-        int ancestor = index;
-        for (int j = 0; j < i; ++j) ancestor = s.parents[ancestor];
-        step(state, scratch_inputs(s, ancestor, place.row, place.lane));
+    int back = 0;  // rows of the path to walk before this one
+    if (parent != current) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) load_state(states[i], a.states, a.shape, unit.sequence.state_slot, places[i]);
+      for (int up = parent; up >= 0; up = s.parents[up]) ++back;
+    }
+#pragma unroll 1
+    for (; back >= 0; --back) {
+      int row = index;
+      for (int j = 0; j < back; ++j) row = s.parents[row];
+      const float* mixed = s.mixed[row];
+      StepInputs in;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        in.query[i] = *reinterpret_cast<const float4*>(mixed + i * 32 + places[0].lane * 4);
+        in.key[i] = *reinterpret_cast<const float4*>(mixed + kKeyDim + i * 32 + places[0].lane * 4);
+      }
+      in.decay = s.decay[row];
+      in.beta = s.beta[row];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        in.value = mixed[kValueAt + places[i].row];
+        step(states[i], in);
+        const float value = dot(states[i].s, in.query);
+        if (back == 0 && places[i].lane == 0) s.output[index][places[i].row] = value;
       }
     }
-    const StepInputs in = scratch_inputs(s, index, place.row, place.lane);
-    step(state, in);
     current = index;
-    const float value = dot(state.s, in.query);
-    if (place.lane == 0) s.output[index][place.row] = value;
   }
 }
 
-/// One warp: silu(z) * RMSNorm(o) of one row.
-__device__ inline void gate_row(const GatedDeltaArguments& a, const DeltaScratch& s, int row, int index, int head,
-                                int lane) {
+/// One warp: silu(z) * RMSNorm(o) of one row; a lane has values lane, lane + 32, ...
+__device__ inline void gate_row(const GatedDeltaArguments& a, const DeltaUnit& unit, int index,
+                                const float (&norm)[kMostDeltaValues / 32], int lane) {
+  constexpr int parts = kMostDeltaValues / 32;
   const int dim = a.shape.value_dim;
-  const float* from = s.output[index];
+  const int row = unit.sequence.first_row + index;
+  float gate[parts];
+#pragma unroll
+  for (int i = 0; i < parts; ++i)
+    gate[i] = i * 32 < dim ? tile_value(a.gate, row, unit.head * dim + i * 32 + lane) : 0.0F;
+  const float* from = &delta_scratch().output[index][lane];
   float sum = 0.0F;
-  for (int i = lane; i < dim; i += 32) sum = fmaf(from[i], from[i], sum);
+#pragma unroll
+  for (int i = 0; i < parts; ++i)
+    if (i * 32 < dim) sum = fmaf(from[i * 32], from[i * 32], sum);
   const float scale = rsqrtf(warp_sum(sum) / static_cast<float>(dim) + a.epsilon);
-  for (int i = lane; i < dim; i += 32) {
-    const float gate = a.gate.get(row, head * dim + i);
-    a.output.set(row, head * dim + i, silu(gate) * (from[i] * scale * a.norm[i]));
-  }
+  auto* to = static_cast<__nv_bfloat16*>(a.output.data);
+#pragma unroll
+  for (int i = 0; i < parts; ++i)
+    if (i * 32 < dim)
+      to[tile_index(row, a.output.offset + unit.head * dim + i * 32 + lane, a.output.stride)] =
+          __float2bfloat16_rn(silu(gate[i]) * (from[i * 32] * scale * norm[i]));
 }
 
-/// All units of this thread block. `wait` comes before the first byte that earlier operations wrote.
-template <typename Wait>
-__device__ inline void run_delta(const PlanView& plan, const GatedDeltaArguments& a, uint8_t* memory, Wait&& wait) {
-  auto& s = *reinterpret_cast<DeltaScratch*>(memory);
+inline __device__ __noinline__ void run_gated_delta(int index) {
+  const auto& a = operation_work<GatedDeltaArguments>(index);
+  DeltaScratch& s = delta_scratch();
+  const PlanView plan = forward_plan();
   const int thread = static_cast<int>(threadIdx.x);
   const int warp = thread / 32;
   const int lane = thread % 32;
   const int heads = a.shape.value_heads;
+  const int ratio = heads / a.shape.key_heads;
   const int units = plan.header().sequences * heads;
+  const int elements = 2 * kKeyDim + a.shape.value_dim;
+  static_assert(kConsumers >= 2 * kKeyDim + kMostDeltaValues + kMostProgramRows);
+  float norm[kMostDeltaValues / 32];
+#pragma unroll
+  for (int i = 0; i < kMostDeltaValues / 32; ++i)
+    norm[i] = i * 32 < a.shape.value_dim ? a.norm[i * 32 + lane] : 0.0F;
   bool waited = false;
-  for (int unit = static_cast<int>(blockIdx.x); unit < units; unit += static_cast<int>(gridDim.x)) {
-    const DeviceSequence sequence = plan.sequences()[unit / heads];
+#pragma unroll 1
+  for (int which = static_cast<int>(blockIdx.x); which < units; which += static_cast<int>(gridDim.x)) {
+    DeltaUnit unit;
+    unit.sequence = plan.sequences()[which / heads];
+    unit.head = which % heads;
+    unit.keeps_keys = unit.head % ratio == 0;
+    const int rows = unit.sequence.row_count;
+    // Plan, weights, states and tails were written before this forward began: their loads need not wait.
+    if (thread < rows) {
+      const int parent = plan.parents()[unit.sequence.first_row + thread];
+      s.parents[thread] = parent < 0 ? -1 : parent - unit.sequence.first_row;
+      s.records[thread] = plan.records()[unit.sequence.first_row + thread];
+    }
+    if (thread < elements) {
+      unit.channel = thread < kKeyDim     ? unit.head / ratio * kKeyDim + thread
+                     : thread < kValueAt  ? (a.shape.key_heads + unit.head / ratio) * kKeyDim + thread - kKeyDim
+                                          : 2 * a.shape.key_heads * kKeyDim + unit.head * a.shape.value_dim + thread -
+                                               kValueAt;
+      unit.taps = *reinterpret_cast<const float4*>(a.convolution + static_cast<int64_t>(unit.channel) * kProgramTaps);
+      const int64_t channels = channels_of(a.shape);
+      const uint16_t* tail =
+          a.tails + static_cast<int64_t>(unit.sequence.state_slot) * (kProgramTaps - 1) * channels + unit.channel;
+#pragma unroll
+      for (int i = 0; i < kProgramTaps - 1; ++i) unit.tail[i] = from_bits(tail[i * channels]);
+    }
     Place place{};
-    place.head = unit % heads;
-    place.key_head = place.head / (heads / a.shape.key_heads);
+    place.head = unit.head;
+    place.key_head = unit.head / ratio;
     place.lane = thread % 8;
-    place.row = thread / 8;  // and 64 further
-    // Committed states were written before this forward began: their loads need not wait.
-    State states[2];
+    place.row = thread / 8;
     Place places[2] = {place, place};
     places[1].row += 64;
+    State states[2];
+    const bool steps = warp < 16;
 #pragma unroll
-    for (int i = 0; i < 2; ++i)
-      if (warp < 16 && places[i].row < a.shape.value_dim)
-        load_state(states[i], a.states, a.shape, sequence.state_slot, places[i]);
-    if (!waited) wait();
+    for (int i = 0; i < 2; ++i) {
+      if (places[i].row >= a.shape.value_dim) places[i].row = place.row % a.shape.value_dim;  // twice the same
+      if (steps) load_state(states[i], a.states, a.shape, unit.sequence.state_slot, places[i]);
+    }
+    if (!waited)
+      wait_for_phase(index);
+    else
+      consumers_sync();
     waited = true;
-    for (int task = warp; task < sequence.row_count * 3; task += kConsumerWarps)
-      convolve_vector(plan, a, s, sequence, place.head, task / 3, task % 3, lane);
+    if (thread < elements)
+      convolve_channel(a, unit, thread);
+    else if (thread - elements < rows)
+      make_gates(a, unit, thread - elements);
     consumers_sync();
+#pragma unroll 1
+    for (int task = warp; task < rows * 2; task += kConsumerWarps) norm_key(a, unit, task / 2, task % 2, lane);
+    consumers_sync();
+    if (steps) {
+      walk_rows(states, a, unit, places);
+      if (unit.sequence.keep_all != 0) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i)
-      if (warp < 16 && places[i].row < a.shape.value_dim) {
-        walk_rows(states[i], a, s, sequence.state_slot, sequence.row_count, places[i]);
-        if (sequence.keep_all != 0) store_state(states[i], a.states, a.shape, sequence.state_slot, places[i]);
+        for (int i = 0; i < 2; ++i) store_state(states[i], a.states, a.shape, unit.sequence.state_slot, places[i]);
       }
+    }
     consumers_sync();
-    for (int index = warp; index < sequence.row_count; index += kConsumerWarps)
-      gate_row(a, s, sequence.first_row + index, index, place.head, lane);
+#pragma unroll 1
+    for (int row = warp; row < rows; row += kConsumerWarps) gate_row(a, unit, row, norm, lane);
   }
-  if (!waited) wait();
+  if (!waited) wait_for_phase(index);
 }
 
 /// Sequences that keep all: the tail becomes the last kernel - 1 raw rows of [old tail, rows].
-__device__ inline void move_tail(const GatedDeltaArguments& a, const DeviceSequence& sequence, int64_t channel) {
-  const int64_t channels = channels_of(a.shape);
-  const int kept = a.shape.kernel - 1;
-  uint16_t* tail = a.tails + static_cast<int64_t>(sequence.state_slot) * kept * channels + channel;
-  for (int i = 0; i < kept; ++i) {
-    const int from = sequence.row_count - kept + i;  // row of the sequence, negative: in the old tail
-    tail[i * channels] =
-        from < 0 ? tail[(kept + from) * channels]
-                 : __bfloat16_as_ushort(__float2bfloat16_rn(a.mixed.get(sequence.first_row + from, channel)));
+inline __device__ __noinline__ void run_tails(int index) {
+  const auto& a = operation_work<GatedDeltaArguments>(index);
+  wait_for_phase(index);
+  const PlanView plan = forward_plan();
+  const auto channels = static_cast<int>(channels_of(a.shape));
+  const int all = plan.header().sequences * channels;
+  constexpr int kept = kProgramTaps - 1;
+  // From the last thread block down: a norm beside this begins at the first.
+#pragma unroll 1
+  for (int i = grid_threads() - 1 - grid_thread(); i < all; i += grid_threads()) {
+    const DeviceSequence sequence = plan.sequences()[i / channels];
+    if (sequence.keep_all == 0) continue;
+    const int channel = i % channels;
+    uint16_t* tail = a.tails + static_cast<int64_t>(sequence.state_slot) * kept * channels + channel;
+    uint16_t values[kept];
+#pragma unroll
+    for (int t = 0; t < kept; ++t) {
+      const int from = sequence.row_count - kept + t;  // row of the sequence, negative: in the old tail
+      values[t] = from < 0 ? tail[(kept + from) * channels]
+                           : __bfloat16_as_ushort(
+                                 __float2bfloat16_rn(tile_value(a.mixed, sequence.first_row + from, channel)));
+    }
+#pragma unroll
+    for (int t = 0; t < kept; ++t) tail[t * channels] = values[t];
   }
 }
 

@@ -12,9 +12,9 @@ constexpr int kConsumers = kConsumerWarps * 32;
 constexpr int kForwardThreads = kConsumers + 64;  // and the two streaming warps
 static_assert(kConsumerWarps == kMostBlockTiles);
 
-/// The ring of weights: a stage holds 2 groups of 17 tiles, 4 of 10, 5 of 8.
-constexpr uint32_t kStages = 6;
-constexpr uint32_t kStageBytes = 23040;
+/// The ring of weights: a stage holds 3 groups of 17 tiles, 6 of 10, 7 of 8.
+constexpr uint32_t kStages = 4;
+constexpr uint32_t kStageBytes = 34560;
 /// The ring of rows: a piece is large, because all thread blocks read the same bytes at the same time, and the few
 /// lines of a small piece would come from few slices of the L2 cache.
 constexpr uint32_t kPieces = 5;
@@ -28,9 +28,11 @@ constexpr uint32_t kRingAt = kScratchBytes;
 constexpr uint32_t kOperationsAt = kRingAt + kStages * kStageBytes;
 constexpr uint32_t kBarriersAt = kOperationsAt + 2 * sizeof(Operation);
 constexpr uint32_t kBegunAt = kBarriersAt + (kStages + kPieces) * 16;
-constexpr uint32_t kForwardShared = kBegunAt + 16;
+constexpr uint32_t kArgumentsAt = kBegunAt + 16;
+constexpr uint32_t kForwardShared = kArgumentsAt + sizeof(ForwardArguments);
 static_assert(kForwardShared <= 227 * 1024);
 
 constexpr int kMostDeltaValues = 128;
+constexpr int kMostNormWidth = 6144;
 
 }  // namespace tensorfold::backend::cuda

@@ -1,7 +1,7 @@
 // Products inside the forward kernel: the two streaming warps and what a computing warp does.
 #pragma once
 
-#include "backend/cuda/forward_layout.h"
+#include "backend/cuda/forward_memory.cuh"
 #include "backend/cuda/row_product.cuh"
 
 namespace tensorfold::backend::cuda {
@@ -36,23 +36,6 @@ struct Ring {
   __device__ uint32_t begun() const { return memory + kBegunAt; }
 };
 
-/// Waits until `arrivals` has reached `target`; what its thread blocks wrote before is visible then. (An acquiring load
-/// would empty the L1 cache at every turn.)
-__device__ inline void wait_arrivals(const uint32_t* arrivals, uint32_t target) {
-  uint32_t now = 0;
-  do {
-    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(arrivals) : "memory");
-  } while (static_cast<int32_t>(now - target) < 0);
-  asm volatile("fence.acq_rel.gpu;" ::: "memory");
-}
-/// Orders ordinary accesses and those of the copy engine.
-__device__ inline void proxy_fence() { asm volatile("fence.proxy.async;" ::: "memory"); }
-
-/// One thread: this product's rows may be read, and the scratch memory is free for them.
-__device__ inline void announce_rows(const Ring& ring, int phase) {
-  proxy_fence();
-  asm volatile("st.release.cta.shared.s32 [%0], %1;" ::"r"(ring.begun()), "r"(phase + 1) : "memory");
-}
 __device__ inline void wait_for_rows(const Ring& ring, int phase) {
   int begun = 0;
   do {
@@ -122,15 +105,22 @@ struct LoadedGroup {
   uint32_t rows[2][RowTiles][4];
 };
 
+/// `weights`: of this lane, shared memory; scales lie 512 bytes after the tile's codes.
 template <int RowTiles>
-__device__ inline void load_group(LoadedGroup<RowTiles>& to, const uint8_t* weights, uint32_t rows,
-                                  uint32_t row_stride, int lane) {
-  to.weights = load_affine(weights, lane);
+__device__ inline void load_group(LoadedGroup<RowTiles>& to, uint32_t weights, uint32_t scales, uint32_t rows) {
+  constexpr uint32_t row_stride = kPieceGroups<RowTiles> * 1024U;
+  uint4& w = to.weights.words;
+  uint2& p = to.weights.pairs;
+  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(w.x), "=r"(w.y), "=r"(w.z), "=r"(w.w)
+               : "r"(weights)
+               : "memory");
+  asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(p.x), "=r"(p.y) : "r"(scales) : "memory");
 #pragma unroll
   for (int half = 0; half < 2; ++half)
 #pragma unroll
     for (int n = 0; n < RowTiles; ++n)
-      load_matrices(to.rows[half][n], rows + n * row_stride + static_cast<uint32_t>(half * 512 + lane * 16));
+      load_matrices(to.rows[half][n], rows + static_cast<uint32_t>(n) * row_stride + static_cast<uint32_t>(half * 512));
 }
 
 template <int RowTiles>
@@ -139,37 +129,34 @@ __device__ inline void multiply_group(float (&sum)[RowTiles][4], const LoadedGro
   const uint32_t low_bias = both_high(group.weights.pairs.x);
   const uint32_t high = both_low(group.weights.pairs.y);
   const uint32_t high_bias = both_high(group.weights.pairs.y);
-  uint32_t a[4][4];
-  affine_fragment(a[0], group.weights.words.x, low, low_bias, high, high_bias);
-  affine_fragment(a[1], group.weights.words.y, low, low_bias, high, high_bias);
-  affine_fragment(a[2], group.weights.words.z, low, low_bias, high, high_bias);
-  affine_fragment(a[3], group.weights.words.w, low, low_bias, high, high_bias);
 #pragma unroll
-  for (int step = 0; step < 4; ++step)
+  for (int step = 0; step < 4; ++step) {
+    const uint4& w = group.weights.words;
+    uint32_t a[4];
+    affine_fragment(a, step == 0 ? w.x : step == 1 ? w.y : step == 2 ? w.z : w.w, low, low_bias, high, high_bias);
 #pragma unroll
     for (int n = 0; n < RowTiles; ++n)
-      mma_step(sum[n], a[step], group.rows[step / 2][n][(step % 2) * 2], group.rows[step / 2][n][(step % 2) * 2 + 1]);
+      mma_step(sum[n], a, group.rows[step / 2][n][(step % 2) * 2], group.rows[step / 2][n][(step % 2) * 2 + 1]);
+  }
 }
 
 /// What one warp reads of the two rings during a pass: where the current group lies.
 template <int RowTiles>
 struct PassReader {
-  const Ring& ring;
-  RingPlaces& places;
-  const uint8_t* memory;
+  const Ring ring;
+  RingPlaces places;
   int lane;
   int ring_groups;
-  int group_stride;
-  int own;  ///< offset of the warp's tile in a group
+  uint32_t group_stride;
   int left = 0;
   int in_stage = 0;
   int in_piece = 0;
-  const uint8_t* weights = nullptr;
+  uint32_t weights = 0;  ///< the current group, shared memory
   uint32_t rows = 0;
 
   __device__ void open_stage() {
     barrier_wait(ring.stage_full(places.stage.at), places.stage.parity);
-    weights = memory + kRingAt + places.stage.at * kStageBytes + own;
+    weights = ring.stage(places.stage.at);
     in_stage = min(ring_groups, left);
   }
   __device__ void open_piece() {
@@ -182,21 +169,22 @@ struct PassReader {
     open_piece();
     open_stage();
   }
-  /// `count` groups further, at most to the end of the stage and the piece. What the warp has read is in registers.
-  __device__ void advance(int count = 1) {
+  /// Groups up to the end of the stage or of the piece.
+  __device__ int run() const { return min(in_stage, in_piece); }
+  /// `count` groups further, at most run(). What the warp has read is in registers.
+  __device__ void advance(int count) {
     left -= count;
     in_stage -= count;
     in_piece -= count;
-    weights += count * group_stride;
+    weights += static_cast<uint32_t>(count) * group_stride;
     rows += static_cast<uint32_t>(count) * 1024U;
+    __syncwarp();
     if (in_stage == 0) {
-      __syncwarp();
       if (lane == 0) barrier_arrive(ring.stage_empty(places.stage.at));
       places.stage.advance();
       if (left > 0) open_stage();
     }
     if (in_piece == 0) {
-      __syncwarp();
       if (lane == 0) barrier_arrive(ring.piece_empty(places.piece.at));
       places.piece.advance();
       if (left > 0) open_piece();
@@ -208,37 +196,58 @@ struct PassReader {
 template <int RowTiles>
 __device__ inline void skip_pass(PassReader<RowTiles>& reader, int groups) {
   reader.begin(groups);
-  while (reader.left > 0) reader.advance(min(reader.in_stage, reader.in_piece));
+#pragma unroll 1
+  while (reader.left > 0) reader.advance(reader.run());
 }
 
 /// The chain of one pass, weights and rows of the next group loaded while one is multiplied.
 template <int RowTiles>
-__device__ inline void pass_chain(float (&sum)[RowTiles][4], PassReader<RowTiles>& reader, int groups) {
-  constexpr uint32_t row_stride = kPieceGroups<RowTiles> * 1024U;
+__device__ inline void pass_chain(float (&sum)[RowTiles][4], PassReader<RowTiles>& reader, int groups, int warp) {
+  const uint32_t codes_at = static_cast<uint32_t>(warp * group_bytes(WeightFormat::affine4) + reader.lane * 16);
+  const uint32_t scales_at =
+      static_cast<uint32_t>(warp * group_bytes(WeightFormat::affine4) + 512 + (reader.lane / 4) * 8);
+  const uint32_t rows_at = static_cast<uint32_t>(reader.lane * 16);
   LoadedGroup<RowTiles> now;
   reader.begin(groups);
-  load_group(now, reader.weights, reader.rows, row_stride, reader.lane);
+  load_group(now, reader.weights + codes_at, reader.weights + scales_at, reader.rows + rows_at);
+#pragma unroll 1
+  while (true) {
+    const int run = reader.run();
+    uint32_t codes = reader.weights + codes_at;
+    uint32_t scales = reader.weights + scales_at;
+    uint32_t rows = reader.rows + rows_at;
 #pragma unroll 2
-  for (int group = 1; group < groups; ++group) {
-    reader.advance();
+    for (int i = 1; i < run; ++i) {
+      codes += reader.group_stride;
+      scales += reader.group_stride;
+      rows += 1024;
+      LoadedGroup<RowTiles> next;
+      load_group(next, codes, scales, rows);
+      multiply_group(sum, now);
+      now = next;
+    }
+    reader.advance(run);
+    if (reader.left == 0) break;
     LoadedGroup<RowTiles> next;
-    load_group(next, reader.weights, reader.rows, row_stride, reader.lane);
+    load_group(next, reader.weights + codes_at, reader.weights + scales_at, reader.rows + rows_at);
     multiply_group(sum, now);
     now = next;
   }
-  reader.advance();
   multiply_group(sum, now);
 }
 
 /// The same without that, where registers do not hold a group's rows twice.
 template <WeightFormat Format, int RowTiles>
-__device__ inline void pass_chain_by_runs(float (&sum)[RowTiles][4], PassReader<RowTiles>& reader, int groups) {
+__device__ inline void pass_chain_by_runs(float (&sum)[RowTiles][4], PassReader<RowTiles>& reader, int groups,
+                                          int warp) {
   constexpr uint32_t row_stride = kPieceGroups<RowTiles> * 1024U;
   float sums[kTilesAWarp][RowTiles][4] = {};
   reader.begin(groups);
+#pragma unroll 1
   while (reader.left > 0) {
-    const int run = min(reader.in_stage, reader.in_piece);
-    stage_chain<Format, RowTiles, 1>(sums, reader.weights, reader.group_stride, reader.rows, row_stride, run,
+    const int run = reader.run();
+    const uint8_t* weights = forward_memory() + (reader.weights - reader.ring.memory) + warp * group_bytes(Format);
+    stage_chain<Format, RowTiles, 1>(sums, weights, static_cast<int>(reader.group_stride), reader.rows, row_stride, run,
                                      reader.lane);
     reader.advance(run);
   }
@@ -250,15 +259,17 @@ __device__ inline void pass_chain_by_runs(float (&sum)[RowTiles][4], PassReader<
 
 /// This warp's share of a product.
 template <WeightFormat Format, int RowTiles>
-__device__ inline void multiply_passes(const ProductWork& work, const Ring& ring, RingPlaces& places,
-                                       const uint8_t* memory, int warp, int lane) {
+__device__ inline RingPlaces multiply_passes(const ProductWork& work, RingPlaces places) {
   const RowProduct& p = work.product;
   const PackedWeights w = p.weights;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
   const int exist = *p.row_count - p.first_row;
   const int passes = w.blocks * w.slices;
   const int end = piece_begin(passes, static_cast<int>(gridDim.x), static_cast<int>(blockIdx.x) + 1);
-  PassReader<RowTiles> reader{ring, places, memory, lane, work.ring_groups, w.block_tiles * group_bytes(Format),
-                              warp * group_bytes(Format)};
+  PassReader<RowTiles> reader{Ring{shared_address(forward_memory())}, places, lane, work.ring_groups,
+                              static_cast<uint32_t>(w.block_tiles * group_bytes(Format))};
+#pragma unroll 1
   for (int index = piece_begin(passes, static_cast<int>(gridDim.x), static_cast<int>(blockIdx.x)); index < end;
        ++index) {
     const Pass pass = find_pass(w, index);
@@ -269,12 +280,13 @@ __device__ inline void multiply_passes(const ProductWork& work, const Ring& ring
     }
     float sum[RowTiles][4] = {};
     if constexpr (Format == WeightFormat::affine4 && RowTiles <= 2)
-      pass_chain<RowTiles>(sum, reader, pass.end - pass.group);
+      pass_chain<RowTiles>(sum, reader, pass.end - pass.group, warp);
     else
-      pass_chain_by_runs<Format, RowTiles>(sum, reader, pass.end - pass.group);
+      pass_chain_by_runs<Format, RowTiles>(sum, reader, pass.end - pass.group, warp);
     if (w.slices > 1 && !add_slices<RowTiles>(p, sum, pass.slice, tile, lane)) continue;
     write_outputs<RowTiles>(p, sum, tile, p.first_row, exist, lane);
   }
+  return reader.places;
 }
 
 }  // namespace tensorfold::backend::cuda

@@ -34,6 +34,8 @@ void ForwardProgram::move_tails() {
 }
 
 void ForwardProgram::norm(const NormWork& work) {
+  const auto aligned = [](const Activation& a) { return a.stride % 4 == 0 && a.offset % 4 == 0; };
+  if (work.input.width > kMostNormWidth || !aligned(work.input) || !aligned(work.output)) refuse();
   const std::optional<GatedDeltaArguments> tails = tails_;
   tails_.reset();
   add(OperationKind::norm, work);
@@ -63,6 +65,10 @@ void ForwardProgram::product(const RowProduct& product) {
 }
 
 void ForwardProgram::delta(const GatedDeltaArguments& work) {
+  const bool tiled = work.mixed.bf16 != 0 && work.gate.bf16 != 0 && work.beta.bf16 != 0 && work.decay.bf16 != 0 &&
+                     work.output.bf16 != 0;
+  if (!gated_delta_supports(work.shape) || work.shape.value_dim > kMostDeltaValues || work.shape.kernel != 4 || !tiled)
+    refuse();
   add(OperationKind::delta, work);
   tails_ = work;
 }
@@ -82,10 +88,6 @@ void ForwardProgram::finish() {
 }
 
 bool forward_program_fits(size_t shared_bytes_of_a_block) { return shared_bytes_of_a_block >= kForwardShared; }
-
-bool forward_program_supports(const GatedDeltaShape& shape) {
-  return gated_delta_supports(shape) && shape.value_dim <= kMostDeltaValues;
-}
 
 void launch_forward(const ForwardArguments& arguments, int row_tiles, int blocks, cudaStream_t stream) {
   if (row_tiles == 1)

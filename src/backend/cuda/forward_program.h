@@ -95,8 +95,6 @@ class ForwardProgram {
   void delta(const GatedDeltaArguments& work);
   void attention(const AttentionArguments& work);
   void block_convolution(const BlockConvolutionArguments& work) { add(OperationKind::block_convolution, work); }
-  /// An operation that no program has was asked for.
-  void refuse() { refused_ = true; }
 
   /// Call once, after the last operation.
   void finish();
@@ -108,6 +106,8 @@ class ForwardProgram {
   [[nodiscard]] const std::vector<AttentionArguments>& attentions() const { return attentions_; }
 
  private:
+  /// Something was asked for that no program does.
+  void refuse() { refused_ = true; }
   template <typename Work>
   void add(OperationKind kind, const Work& work, bool beside = false) {
     static_assert(std::is_trivially_copyable_v<Work> && sizeof(Work) <= sizeof(Operation::work));
@@ -147,8 +147,6 @@ struct ForwardArguments {
 
 /// Whether this GPU has the shared memory that the kernel wants.
 bool forward_program_fits(size_t shared_bytes_of_a_block);
-/// Whether a program can take such a layer.
-bool forward_program_supports(const GatedDeltaShape& shape);
 
 /// row_tiles: 1, 2 or 4. `blocks`: one a multiprocessor; each adds one to `arrivals` at the end of each phase.
 void launch_forward(const ForwardArguments& arguments, int row_tiles, int blocks, cudaStream_t stream);

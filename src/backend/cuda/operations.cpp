@@ -233,10 +233,7 @@ void CudaBackend::gated_delta(const Plan&, const GatedDelta& a) {
   d.record_steps = memory.steps.data();
   d.record_raw = memory.raw.data();
   if (recording_ != nullptr) {
-    if (forward_program_supports(d.shape))
-      recording_->delta(d);
-    else
-      recording_->refuse();
+    recording_->delta(d);
     return;
   }
   const auto rows = static_cast<size_t>(extent_.rows);
