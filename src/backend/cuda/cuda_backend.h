@@ -177,7 +177,8 @@ class CudaBackend : public Backend {
   void forget_recorded();
   int kind_index(const Plan& plan, const AttentionKind& kind);
   void product(const Project& arguments, Activation input, int32_t rows);
-  void norm_rows(RowSet rows, const Activation& input, const float* weight, float epsilon, const Activation& output);
+  void norm_rows(RowSet rows, const Activation& input, const float* weight, float epsilon, const Activation& output,
+                 bool for_product);
   void copy_rows(RowSet rows, const Activation& input, const Activation& output);
   Activation product_input(const Project& arguments, int32_t rows);
   [[nodiscard]] AttentionArguments attention_arguments(const Attention& arguments) const;

@@ -5,6 +5,7 @@
 
 #include "backend/cuda/forward_memory.cuh"
 #include "backend/cuda/gated_delta_step.cuh"
+#include "backend/cuda/row_product.cuh"
 
 namespace tensorfold::backend::cuda {
 
@@ -152,16 +153,24 @@ __device__ inline void walk_rows(State (&states)[2], const GatedDeltaArguments& 
   }
 }
 
-/// One warp: silu(z) * RMSNorm(o) of one row; a lane has values lane, lane + 32, ...
+constexpr int kGateParts = kMostDeltaValues / 32;  // a lane has values lane, lane + 32, ...
+
+__device__ inline void load_gate(float (&gate)[kGateParts], const GatedDeltaArguments& a, const DeltaUnit& unit,
+                                 int index, int lane) {
+  const int dim = a.shape.value_dim;
+#pragma unroll
+  for (int i = 0; i < kGateParts; ++i)
+    gate[i] = i * 32 < dim
+                  ? tile_value(a.gate, unit.sequence.first_row + index, unit.head * dim + i * 32 + lane)
+                  : 0.0F;
+}
+
+/// One warp: silu(z) * RMSNorm(o) of one row.
 __device__ inline void gate_row(const GatedDeltaArguments& a, const DeltaUnit& unit, int index,
-                                const float (&norm)[kMostDeltaValues / 32], int lane) {
-  constexpr int parts = kMostDeltaValues / 32;
+                                const float (&norm)[kGateParts], const float (&gate)[kGateParts], int lane) {
+  constexpr int parts = kGateParts;
   const int dim = a.shape.value_dim;
   const int row = unit.sequence.first_row + index;
-  float gate[parts];
-#pragma unroll
-  for (int i = 0; i < parts; ++i)
-    gate[i] = i * 32 < dim ? tile_value(a.gate, row, unit.head * dim + i * 32 + lane) : 0.0F;
   const float* from = &delta_scratch().output[index][lane];
   float sum = 0.0F;
 #pragma unroll
@@ -188,9 +197,9 @@ inline __device__ __noinline__ void run_gated_delta(int index) {
   const int units = plan.header().sequences * heads;
   const int elements = 2 * kKeyDim + a.shape.value_dim;
   static_assert(kConsumers >= 2 * kKeyDim + kMostDeltaValues + kMostProgramRows);
-  float norm[kMostDeltaValues / 32];
+  float norm[kGateParts];
 #pragma unroll
-  for (int i = 0; i < kMostDeltaValues / 32; ++i)
+  for (int i = 0; i < kGateParts; ++i)
     norm[i] = i * 32 < a.shape.value_dim ? a.norm[i * 32 + lane] : 0.0F;
   bool waited = false;
 #pragma unroll 1
@@ -237,6 +246,8 @@ inline __device__ __noinline__ void run_gated_delta(int index) {
     else
       consumers_sync();
     waited = true;
+    float gate[kGateParts];
+    if (warp < rows) load_gate(gate, a, unit, warp, lane);
     if (thread < elements)
       convolve_channel(a, unit, thread);
     else if (thread - elements < rows)
@@ -254,36 +265,49 @@ inline __device__ __noinline__ void run_gated_delta(int index) {
     }
     consumers_sync();
 #pragma unroll 1
-    for (int row = warp; row < rows; row += kConsumerWarps) gate_row(a, unit, row, norm, lane);
+    for (int row = warp; row < rows; row += kConsumerWarps) {
+      if (row != warp) load_gate(gate, a, unit, row, lane);
+      gate_row(a, unit, row, norm, gate, lane);
+    }
   }
   if (!waited) wait_for_phase(index);
 }
 
-/// Sequences that keep all: the tail becomes the last kernel - 1 raw rows of [old tail, rows].
+/// Sequences that keep all: the tail becomes the last kernel - 1 raw rows of [old tail, rows]. Eight channels a thread,
+/// by thread blocks that have no share in the product beside, if there are such.
 inline __device__ __noinline__ void run_tails(int index) {
-  const auto& a = operation_work<GatedDeltaArguments>(index);
-  wait_for_phase(index);
+  const auto& work = operation_work<TailsWork>(index);
+  const GatedDeltaArguments& a = work.delta;
+  const auto blocks = static_cast<int>(gridDim.x);
+  const auto block = static_cast<int>(blockIdx.x);
+  const int begin = piece_begin(work.passes, blocks, block);
+  const bool idle = begin == piece_begin(work.passes, blocks, block + 1);
+  const int idle_blocks = blocks - work.passes;
   const PlanView plan = forward_plan();
-  const auto channels = static_cast<int>(channels_of(a.shape));
-  const int all = plan.header().sequences * channels;
+  wait_for_phase(index);
+  if (idle_blocks > 0 && !idle) return;
+  const int rank = idle_blocks > 0 ? block - begin : block;
+  const int team = idle_blocks > 0 ? idle_blocks : blocks;
+  const auto eights = static_cast<int>(channels_of(a.shape) / 8);
+  const int all = plan.header().sequences * eights;
   constexpr int kept = kProgramTaps - 1;
-  // From the last thread block down: a norm beside this begins at the first.
 #pragma unroll 1
-  for (int i = grid_threads() - 1 - grid_thread(); i < all; i += grid_threads()) {
-    const DeviceSequence sequence = plan.sequences()[i / channels];
+  for (int i = rank * kConsumers + static_cast<int>(threadIdx.x); i < all; i += team * kConsumers) {
+    const DeviceSequence sequence = plan.sequences()[i / eights];
     if (sequence.keep_all == 0) continue;
-    const int channel = i % channels;
-    uint16_t* tail = a.tails + static_cast<int64_t>(sequence.state_slot) * kept * channels + channel;
-    uint16_t values[kept];
+    auto* tail = reinterpret_cast<uint4*>(a.tails) + static_cast<int64_t>(sequence.state_slot) * kept * eights +
+                 i % eights;
+    uint4 values[kept];
 #pragma unroll
     for (int t = 0; t < kept; ++t) {
       const int from = sequence.row_count - kept + t;  // row of the sequence, negative: in the old tail
-      values[t] = from < 0 ? tail[(kept + from) * channels]
-                           : __bfloat16_as_ushort(
-                                 __float2bfloat16_rn(tile_value(a.mixed, sequence.first_row + from, channel)));
+      values[t] = from < 0 ? tail[(kept + from) * eights]
+                           : *reinterpret_cast<const uint4*>(
+                                 static_cast<const __nv_bfloat16*>(a.mixed.data) +
+                                 tile_index(sequence.first_row + from, a.mixed.offset + i % eights * 8, a.mixed.stride));
     }
 #pragma unroll
-    for (int t = 0; t < kept; ++t) tail[t * channels] = values[t];
+    for (int t = 0; t < kept; ++t) tail[t * eights] = values[t];
   }
 }
 

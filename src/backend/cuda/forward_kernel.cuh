@@ -49,35 +49,24 @@ __device__ inline void write_four(const Activation& to, int row, int column, con
       *reinterpret_cast<const uint2*>(pairs);
 }
 
-/// A row by 256 threads of one thread block, in the order of rms_norm_kernel.
-inline __device__ __noinline__ void run_norm(int index) {
-  const auto& work = operation_work<NormWork>(index);
-  const PlanView plan = forward_plan();
-  const int rows = work.logit_rows != 0 ? plan.header().logit_rows : plan.header().rows;
-  const int thread = static_cast<int>(threadIdx.x);
-  const auto width = static_cast<int>(work.input.width);
-  const bool works = static_cast<int>(blockIdx.x) < rows && thread < kNormThreads;
-  auto* sums = reinterpret_cast<float*>(forward_memory());
-  float4 gains[kNormSteps];
+/// One row as 256 threads hold it: thread t has values 4t.., 4t + 1024.., in order; then the fixed tree of
+/// rms_norm_kernel. `sums`: 8 floats of the team's own; `sync`: the team's barrier.
+template <int Steps>
+struct NormedRow {
+  float4 kept[Steps];
+
+  __device__ void load(const Activation& input, int row, int thread) {
 #pragma unroll
-  for (int step = 0; step < kNormSteps; ++step) {
-    const int at = (thread + step * kNormThreads) * 4;
-    gains[step] = works && at < width ? *reinterpret_cast<const float4*>(work.weight + at) : float4{};
+    for (int step = 0; step < Steps; ++step) {
+      const int at = (thread + step * kNormThreads) * 4;
+      kept[step] = at < input.width ? read_four(input, row, at) : float4{};
+    }
   }
-  wait_for_phase(index);
-  if (!works) return;
-#pragma unroll 1
-  for (int row = static_cast<int>(blockIdx.x); row < rows; row += static_cast<int>(gridDim.x)) {
-    const int from = work.logit_rows != 0 ? plan.logit_rows()[row] : row;
-    float4 kept[kNormSteps];
+  template <typename Sync>
+  __device__ float scale(const NormWork& work, int thread, float* sums, Sync&& sync) const {
     float sum = 0.0F;
 #pragma unroll
-    for (int step = 0; step < kNormSteps; ++step) {
-      const int at = (thread + step * kNormThreads) * 4;
-      kept[step] = at < width ? read_four(work.input, from, at) : float4{};
-    }
-#pragma unroll
-    for (int step = 0; step < kNormSteps; ++step) {
+    for (int step = 0; step < Steps; ++step) {
       sum = fmaf(kept[step].x, kept[step].x, sum);
       sum = fmaf(kept[step].y, kept[step].y, sum);
       sum = fmaf(kept[step].z, kept[step].z, sum);
@@ -85,21 +74,98 @@ inline __device__ __noinline__ void run_norm(int index) {
     }
     sum = warp_sum(sum);
     if (thread % 32 == 0) sums[thread / 32] = sum;
-    named_sync<3, kNormThreads>();
+    sync();
     sum = sums[0];
 #pragma unroll
     for (int i = 1; i < kNormThreads / 32; ++i) sum += sums[i];
-    const float scale = rsqrtf(sum / static_cast<float>(width) + work.epsilon);
+    return rsqrtf(sum / static_cast<float>(work.input.width) + work.epsilon);
+  }
+  template <typename Write>
+  __device__ void write(const NormWork& work, float scale, const float4 (&gains)[Steps], int thread,
+                        Write&& write_at) const {
 #pragma unroll
-    for (int step = 0; step < kNormSteps; ++step) {
+    for (int step = 0; step < Steps; ++step) {
       const int at = (thread + step * kNormThreads) * 4;
       const float4& x = kept[step];
       const float4& g = gains[step];
-      if (at < width)
-        write_four(work.output, row, at, {x.x * scale * g.x, x.y * scale * g.y, x.z * scale * g.z, x.w * scale * g.w});
+      if (at < work.input.width)
+        write_at(at, float4{x.x * scale * g.x, x.y * scale * g.y, x.z * scale * g.z, x.w * scale * g.w});
     }
+  }
+};
+
+template <int Steps>
+__device__ inline void load_gains(float4 (&gains)[Steps], const NormWork& work, int thread) {
+#pragma unroll
+  for (int step = 0; step < Steps; ++step) {
+    const int at = (thread + step * kNormThreads) * 4;
+    gains[step] = at < work.input.width ? *reinterpret_cast<const float4*>(work.weight + at) : float4{};
+  }
+}
+
+__device__ inline int norm_rows_of(const NormWork& work, const PlanView& plan) {
+  return work.logit_rows != 0 ? plan.header().logit_rows : plan.header().rows;
+}
+
+inline __device__ __noinline__ void run_norm(int index) {
+  const auto& work = operation_work<NormWork>(index);
+  const PlanView plan = forward_plan();
+  const int rows = norm_rows_of(work, plan);
+  const int thread = static_cast<int>(threadIdx.x);
+  const bool works = static_cast<int>(blockIdx.x) < rows && thread < kNormThreads;
+  auto* sums = reinterpret_cast<float*>(forward_memory());
+  float4 gains[kNormSteps];
+  if (works) load_gains(gains, work, thread);
+  wait_for_phase(index);
+  if (!works) return;
+#pragma unroll 1
+  for (int row = static_cast<int>(blockIdx.x); row < rows; row += static_cast<int>(gridDim.x)) {
+    NormedRow<kNormSteps> values;
+    values.load(work.input, work.logit_rows != 0 ? plan.logit_rows()[row] : row, thread);
+    const float scale = values.scale(work, thread, sums, [] { named_sync<3, kNormThreads>(); });
+    values.write(work, scale, gains, thread,
+                 [&](int at, const float4& four) { write_four(work.output, row, at, four); });
     named_sync<3, kNormThreads>();
   }
+}
+
+/// The rows of a product, normed into the ring of rows; two teams of 256 threads, each every other row.
+inline __device__ __noinline__ void norm_resident_rows(int index) {
+  constexpr int steps = kMostResidentInputs / (kNormThreads * 4);
+  const NormWork& work = operation_work<ProductWork>(index).norm;
+  const PlanView plan = forward_plan();
+  const int rows = min(norm_rows_of(work, plan), 8);
+  const int team = static_cast<int>(threadIdx.x) / kNormThreads;
+  const int thread = static_cast<int>(threadIdx.x) % kNormThreads;
+  const bool works = team < 2 && team < rows;
+  auto* sums = reinterpret_cast<float*>(forward_memory() + kPieces * kPieceBytes) + team * 32;
+  const auto row_of = [&](int row) { return work.logit_rows != 0 ? plan.logit_rows()[row] : row; };
+  float4 gains[steps];
+  if (works) load_gains(gains, work, thread);
+  wait_for_phase(index);
+  if (works) {
+    NormedRow<steps> values;
+    values.load(work.input, row_of(team), thread);
+#pragma unroll 1
+    for (int row = team; row < rows; row += 2) {
+      NormedRow<steps> next;
+      if (row + 2 < rows) next.load(work.input, row_of(row + 2), thread);
+      // The eight floats change places, so that one barrier a row is enough.
+      const float scale = values.scale(work, thread, sums + (row / 2) % 2 * 8, [&] {
+        if (team == 0)
+          named_sync<3, kNormThreads>();
+        else
+          named_sync<4, kNormThreads>();
+      });
+      values.write(work, scale, gains, thread, [&](int at, const float4& four) {
+        const __nv_bfloat162 pairs[2] = {__floats2bfloat162_rn(four.x, four.y), __floats2bfloat162_rn(four.z, four.w)};
+        *reinterpret_cast<uint2*>(forward_memory() + (at / 8) * 128 + row * 16 + (at % 8) * 2) =
+            *reinterpret_cast<const uint2*>(pairs);
+      });
+      values = next;
+    }
+  }
+  consumers_sync();
 }
 
 inline __device__ __noinline__ void run_copy(int index) {
@@ -204,7 +270,10 @@ inline __device__ __noinline__ void run_block_convolution(int index) {
 template <int RowTiles>
 inline __device__ __noinline__ RingPlaces run_product(int index, RingPlaces places) {
   const auto& work = operation_work<ProductWork>(index);
-  wait_for_phase(index);
+  if (RowTiles == 1 && work.norm.weight != nullptr)
+    norm_resident_rows(index);
+  else
+    wait_for_phase(index);
   if (work.product.weights.format == WeightFormat::affine4)
     return multiply_passes<WeightFormat::affine4, RowTiles>(work, places);
   return multiply_passes<WeightFormat::dense, RowTiles>(work, places);

@@ -12,9 +12,9 @@ constexpr int kConsumers = kConsumerWarps * 32;
 constexpr int kForwardThreads = kConsumers + 64;  // and the two streaming warps
 static_assert(kConsumerWarps == kMostBlockTiles);
 
-/// The ring of weights: a stage holds 3 groups of 17 tiles, 6 of 10, 7 of 8.
-constexpr uint32_t kStages = 4;
-constexpr uint32_t kStageBytes = 34560;
+/// The ring of weights: a stage holds 4 groups of 17 tiles, 8 of 10, 10 of 8.
+constexpr uint32_t kStages = 3;
+constexpr uint32_t kStageBytes = 46080;
 /// The ring of rows: a piece is large, because all thread blocks read the same bytes at the same time, and the few
 /// lines of a small piece would come from few slices of the L2 cache.
 constexpr uint32_t kPieces = 5;
@@ -34,5 +34,7 @@ static_assert(kForwardShared <= 227 * 1024);
 
 constexpr int kMostDeltaValues = 128;
 constexpr int kMostNormWidth = 6144;
+/// Inputs of a product of up to 8 rows that norms its rows itself: they fill the ring of rows.
+constexpr int kMostResidentInputs = kPieceGroups<1> * static_cast<int>(kPieces) * kGroupInputs;
 
 }  // namespace tensorfold::backend::cuda

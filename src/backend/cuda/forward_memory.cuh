@@ -58,15 +58,14 @@ inline __device__ __noinline__ void wait_for_phase(int index) {
   const Operation& operation = operation_slot(index);
   if (operation.begins_phase != 0) {
     const ForwardArguments& a = forward_arguments();
-    if (threadIdx.x == 0) {
+    if (threadIdx.x == 0)
       wait_arrivals(a.arrivals, a.before + static_cast<uint32_t>(operation.phase) * gridDim.x);
-      // Rows of a product may come now, and the scratch memory is free for them.
-      if (operation.kind == OperationKind::product) {
-        proxy_fence();
-        *reinterpret_cast<volatile int32_t*>(forward_memory() + kBegunAt) = operation.phase + 1;
-      }
-    }
     consumers_sync();
+  }
+  // Rows of a product may come now, and the scratch memory is free for them.
+  if (operation.kind == OperationKind::product && threadIdx.x == 0) {
+    proxy_fence();
+    *reinterpret_cast<volatile int32_t*>(forward_memory() + kBegunAt) = operation.phase + 1;
   }
   stamp(index, 0);
 }

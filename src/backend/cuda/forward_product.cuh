@@ -83,6 +83,7 @@ __device__ inline void stream_rows(const ForwardArguments& a, const Ring& ring) 
   constexpr int piece_groups = kPieceGroups<RowTiles>;
   RingPlace<kPieces> place;
   for_each_pass(a, [&](const ProductStream& s, int, int group, int end) {
+    if (s.rows == nullptr) return;
     wait_for_rows(ring, s.phase);
     for (; group < end; group += piece_groups) {
       const auto bytes = static_cast<uint32_t>(min(piece_groups, end - group)) * 1024U;
@@ -98,46 +99,46 @@ __device__ inline void stream_rows(const ForwardArguments& a, const Ring& ring) 
   });
 }
 
-/// One group of one tile as a lane holds it: weights, and the fragments of all row tiles.
-template <int RowTiles>
-struct LoadedGroup {
-  AffineGroup weights;
-  uint32_t rows[2][RowTiles][4];
+/// A tile's codes, scales and biases of one group, as a lane holds them.
+struct PackedGroup {
+  uint4 words;
+  uint2 pairs;
 };
 
-/// `weights`: of this lane, shared memory; scales lie 512 bytes after the tile's codes.
-template <int RowTiles>
-__device__ inline void load_group(LoadedGroup<RowTiles>& to, uint32_t weights, uint32_t scales, uint32_t rows) {
-  constexpr uint32_t row_stride = kPieceGroups<RowTiles> * 1024U;
-  uint4& w = to.weights.words;
-  uint2& p = to.weights.pairs;
+/// `codes`, `scales`: this lane's, in shared memory.
+__device__ inline void load_packed(PackedGroup& to, uint32_t codes, uint32_t scales) {
   asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(w.x), "=r"(w.y), "=r"(w.z), "=r"(w.w)
-               : "r"(weights)
+               : "=r"(to.words.x), "=r"(to.words.y), "=r"(to.words.z), "=r"(to.words.w)
+               : "r"(codes)
                : "memory");
-  asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(p.x), "=r"(p.y) : "r"(scales) : "memory");
+  asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(to.pairs.x), "=r"(to.pairs.y) : "r"(scales) : "memory");
+}
+
+/// Half a group's rows: the fragments of two steps for each row tile.
+template <int RowTiles>
+__device__ inline void load_half(uint32_t (&rows)[RowTiles][4], uint32_t at) {
+  constexpr uint32_t row_stride = kPieceGroups<RowTiles> * 1024U;
 #pragma unroll
-  for (int half = 0; half < 2; ++half)
-#pragma unroll
-    for (int n = 0; n < RowTiles; ++n)
-      load_matrices(to.rows[half][n], rows + static_cast<uint32_t>(n) * row_stride + static_cast<uint32_t>(half * 512));
+  for (int n = 0; n < RowTiles; ++n) load_matrices(rows[n], at + static_cast<uint32_t>(n) * row_stride);
+}
+
+/// The weights' fragments of two steps.
+__device__ inline void unpack_half(uint32_t (&a)[2][4], uint32_t first, uint32_t second, const uint2& pairs) {
+  const uint32_t low = both_low(pairs.x);
+  const uint32_t low_bias = both_high(pairs.x);
+  const uint32_t high = both_low(pairs.y);
+  const uint32_t high_bias = both_high(pairs.y);
+  affine_fragment(a[0], first, low, low_bias, high, high_bias);
+  affine_fragment(a[1], second, low, low_bias, high, high_bias);
 }
 
 template <int RowTiles>
-__device__ inline void multiply_group(float (&sum)[RowTiles][4], const LoadedGroup<RowTiles>& group) {
-  const uint32_t low = both_low(group.weights.pairs.x);
-  const uint32_t low_bias = both_high(group.weights.pairs.x);
-  const uint32_t high = both_low(group.weights.pairs.y);
-  const uint32_t high_bias = both_high(group.weights.pairs.y);
+__device__ inline void multiply_half(float (&sum)[RowTiles][4], const uint32_t (&a)[2][4],
+                                     const uint32_t (&rows)[RowTiles][4]) {
 #pragma unroll
-  for (int step = 0; step < 4; ++step) {
-    const uint4& w = group.weights.words;
-    uint32_t a[4];
-    affine_fragment(a, step == 0 ? w.x : step == 1 ? w.y : step == 2 ? w.z : w.w, low, low_bias, high, high_bias);
+  for (int step = 0; step < 2; ++step)
 #pragma unroll
-    for (int n = 0; n < RowTiles; ++n)
-      mma_step(sum[n], a, group.rows[step / 2][n][(step % 2) * 2], group.rows[step / 2][n][(step % 2) * 2 + 1]);
-  }
+    for (int n = 0; n < RowTiles; ++n) mma_step(sum[n], a[step], rows[n][step * 2], rows[n][step * 2 + 1]);
 }
 
 /// What one warp reads of the two rings during a pass: where the current group lies.
@@ -148,6 +149,7 @@ struct PassReader {
   int lane;
   int ring_groups;
   uint32_t group_stride;
+  bool resident;  ///< all rows lie in the ring's memory, one group after another; no barriers tell
   int left = 0;
   int in_stage = 0;
   int in_piece = 0;
@@ -159,14 +161,20 @@ struct PassReader {
     weights = ring.stage(places.stage.at);
     in_stage = min(ring_groups, left);
   }
-  __device__ void open_piece() {
+  __device__ void open_piece(int group) {
+    if (resident) {
+      rows = ring.piece(0) + static_cast<uint32_t>(group) * 1024U;
+      in_piece = left;
+      return;
+    }
     barrier_wait(ring.piece_full(places.piece.at), places.piece.parity);
     rows = ring.piece(places.piece.at);
     in_piece = min(kPieceGroups<RowTiles>, left);
   }
-  __device__ void begin(int groups) {
-    left = groups;
-    open_piece();
+  /// Groups [group, end) of the product.
+  __device__ void begin(int group, int end) {
+    left = end - group;
+    open_piece(group);
     open_stage();
   }
   /// Groups up to the end of the stage or of the piece.
@@ -184,71 +192,85 @@ struct PassReader {
       places.stage.advance();
       if (left > 0) open_stage();
     }
-    if (in_piece == 0) {
+    if (in_piece == 0 && !resident) {
       if (lane == 0) barrier_arrive(ring.piece_empty(places.piece.at));
       places.piece.advance();
-      if (left > 0) open_piece();
+      if (left > 0) open_piece(0);
     }
   }
 };
 
 /// A warp without a tile in this pass keeps the rings' counts.
 template <int RowTiles>
-__device__ inline void skip_pass(PassReader<RowTiles>& reader, int groups) {
-  reader.begin(groups);
+__device__ inline void skip_pass(PassReader<RowTiles>& reader, int group, int end) {
+  reader.begin(group, end);
 #pragma unroll 1
   while (reader.left > 0) reader.advance(reader.run());
 }
 
-/// The chain of one pass, weights and rows of the next group loaded while one is multiplied.
+/// The chain of one pass. While a half group is multiplied, the next one's rows and weights are loaded and unpacked.
 template <int RowTiles>
-__device__ inline void pass_chain(float (&sum)[RowTiles][4], PassReader<RowTiles>& reader, int groups, int warp) {
-  const uint32_t codes_at = static_cast<uint32_t>(warp * group_bytes(WeightFormat::affine4) + reader.lane * 16);
-  const uint32_t scales_at =
+__device__ inline void pass_chain(float (&sum)[RowTiles][4], PassReader<RowTiles>& reader, int group, int end,
+                                  int warp) {
+  const auto codes_at = static_cast<uint32_t>(warp * group_bytes(WeightFormat::affine4) + reader.lane * 16);
+  const auto scales_at =
       static_cast<uint32_t>(warp * group_bytes(WeightFormat::affine4) + 512 + (reader.lane / 4) * 8);
-  const uint32_t rows_at = static_cast<uint32_t>(reader.lane * 16);
-  LoadedGroup<RowTiles> now;
-  reader.begin(groups);
-  load_group(now, reader.weights + codes_at, reader.weights + scales_at, reader.rows + rows_at);
+  const auto rows_at = static_cast<uint32_t>(reader.lane * 16);
+  PackedGroup packed;
+  uint32_t a[2][4];
+  uint32_t b[2][4];
+  uint32_t first[RowTiles][4];
+  uint32_t second[RowTiles][4];
+  reader.begin(group, end);
+  load_packed(packed, reader.weights + codes_at, reader.weights + scales_at);
+  load_half<RowTiles>(first, reader.rows + rows_at);
+  unpack_half(a, packed.words.x, packed.words.y, packed.pairs);
 #pragma unroll 1
   while (true) {
     const int run = reader.run();
     uint32_t codes = reader.weights + codes_at;
     uint32_t scales = reader.weights + scales_at;
     uint32_t rows = reader.rows + rows_at;
-#pragma unroll 2
+#pragma unroll 1
     for (int i = 1; i < run; ++i) {
       codes += reader.group_stride;
       scales += reader.group_stride;
+      load_half<RowTiles>(second, rows + 512);
+      unpack_half(b, packed.words.z, packed.words.w, packed.pairs);
+      load_packed(packed, codes, scales);
+      multiply_half<RowTiles>(sum, a, first);
       rows += 1024;
-      LoadedGroup<RowTiles> next;
-      load_group(next, codes, scales, rows);
-      multiply_group(sum, now);
-      now = next;
+      load_half<RowTiles>(first, rows);
+      unpack_half(a, packed.words.x, packed.words.y, packed.pairs);
+      multiply_half<RowTiles>(sum, b, second);
     }
+    load_half<RowTiles>(second, rows + 512);
+    unpack_half(b, packed.words.z, packed.words.w, packed.pairs);
+    multiply_half<RowTiles>(sum, a, first);
     reader.advance(run);
     if (reader.left == 0) break;
-    LoadedGroup<RowTiles> next;
-    load_group(next, reader.weights + codes_at, reader.weights + scales_at, reader.rows + rows_at);
-    multiply_group(sum, now);
-    now = next;
+    load_packed(packed, reader.weights + codes_at, reader.weights + scales_at);
+    load_half<RowTiles>(first, reader.rows + rows_at);
+    multiply_half<RowTiles>(sum, b, second);
+    unpack_half(a, packed.words.x, packed.words.y, packed.pairs);
   }
-  multiply_group(sum, now);
+  multiply_half<RowTiles>(sum, b, second);
 }
 
-/// The same without that, where registers do not hold a group's rows twice.
-template <WeightFormat Format, int RowTiles>
-__device__ inline void pass_chain_by_runs(float (&sum)[RowTiles][4], PassReader<RowTiles>& reader, int groups,
-                                          int warp) {
+/// The same for bf16 weights, which are fragments as they lie.
+template <int RowTiles>
+__device__ inline void dense_pass_chain(float (&sum)[RowTiles][4], PassReader<RowTiles>& reader, int group, int end,
+                                        int warp) {
   constexpr uint32_t row_stride = kPieceGroups<RowTiles> * 1024U;
   float sums[kTilesAWarp][RowTiles][4] = {};
-  reader.begin(groups);
+  reader.begin(group, end);
 #pragma unroll 1
   while (reader.left > 0) {
     const int run = reader.run();
-    const uint8_t* weights = forward_memory() + (reader.weights - reader.ring.memory) + warp * group_bytes(Format);
-    stage_chain<Format, RowTiles, 1>(sums, weights, static_cast<int>(reader.group_stride), reader.rows, row_stride, run,
-                                     reader.lane);
+    const uint8_t* weights =
+        forward_memory() + (reader.weights - reader.ring.memory) + warp * group_bytes(WeightFormat::dense);
+    stage_chain<WeightFormat::dense, RowTiles, 1>(sums, weights, static_cast<int>(reader.group_stride), reader.rows,
+                                                  row_stride, run, reader.lane);
     reader.advance(run);
   }
 #pragma unroll
@@ -266,25 +288,32 @@ __device__ inline RingPlaces multiply_passes(const ProductWork& work, RingPlaces
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int exist = *p.row_count - p.first_row;
   const int passes = w.blocks * w.slices;
-  const int end = piece_begin(passes, static_cast<int>(gridDim.x), static_cast<int>(blockIdx.x) + 1);
-  PassReader<RowTiles> reader{Ring{shared_address(forward_memory())}, places, lane, work.ring_groups,
-                              static_cast<uint32_t>(w.block_tiles * group_bytes(Format))};
+  const int last = piece_begin(passes, static_cast<int>(gridDim.x), static_cast<int>(blockIdx.x) + 1);
+  PassReader<RowTiles> reader{Ring{shared_address(forward_memory())},
+                              places,
+                              lane,
+                              work.ring_groups,
+                              static_cast<uint32_t>(w.block_tiles * group_bytes(Format)),
+                              RowTiles == 1 && work.norm.weight != nullptr};
 #pragma unroll 1
-  for (int index = piece_begin(passes, static_cast<int>(gridDim.x), static_cast<int>(blockIdx.x)); index < end;
+  for (int index = piece_begin(passes, static_cast<int>(gridDim.x), static_cast<int>(blockIdx.x)); index < last;
        ++index) {
     const Pass pass = find_pass(w, index);
     const int tile = pass.block * w.block_tiles + warp;
     if (warp >= w.block_tiles || tile >= w.tiles) {
-      skip_pass(reader, pass.end - pass.group);
+      skip_pass(reader, pass.group, pass.end);
       continue;
     }
+    float before[RowTiles][4];
+    if constexpr (RowTiles <= 2) load_residual<RowTiles>(p, before, tile, p.first_row, exist, lane);
     float sum[RowTiles][4] = {};
-    if constexpr (Format == WeightFormat::affine4 && RowTiles <= 2)
-      pass_chain<RowTiles>(sum, reader, pass.end - pass.group, warp);
+    if constexpr (Format == WeightFormat::affine4)
+      pass_chain<RowTiles>(sum, reader, pass.group, pass.end, warp);
     else
-      pass_chain_by_runs<Format, RowTiles>(sum, reader, pass.end - pass.group, warp);
+      dense_pass_chain<RowTiles>(sum, reader, pass.group, pass.end, warp);
     if (w.slices > 1 && !add_slices<RowTiles>(p, sum, pass.slice, tile, lane)) continue;
-    write_outputs<RowTiles>(p, sum, tile, p.first_row, exist, lane);
+    if constexpr (RowTiles > 2) load_residual<RowTiles>(p, before, tile, p.first_row, exist, lane);
+    write_outputs<RowTiles>(p, sum, before, tile, p.first_row, exist, lane);
   }
   return reader.places;
 }

@@ -1,6 +1,7 @@
 #include "backend/cuda/forward_program.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "backend/cuda/forward_layout.h"
 #include "base/error.h"
@@ -28,7 +29,7 @@ int32_t ring_groups(const PackedWeights& weights) {
 
 void ForwardProgram::move_tails() {
   if (!tails_) return;
-  const GatedDeltaArguments work = *tails_;
+  const TailsWork work{*tails_, 0};
   tails_.reset();
   add(OperationKind::tails, work);
 }
@@ -36,24 +37,47 @@ void ForwardProgram::move_tails() {
 void ForwardProgram::norm(const NormWork& work) {
   const auto aligned = [](const Activation& a) { return a.stride % 4 == 0 && a.offset % 4 == 0; };
   if (work.input.width > kMostNormWidth || !aligned(work.input) || !aligned(work.output)) refuse();
-  const std::optional<GatedDeltaArguments> tails = tails_;
-  tails_.reset();
+  const std::optional<GatedDeltaArguments> tails = std::exchange(tails_, std::nullopt);
   add(OperationKind::norm, work);
-  if (tails) add(OperationKind::tails, *tails, true);
+  tails_ = tails;
+}
+
+NormWork ForwardProgram::take_norm(const RowProduct& product) {
+  NormWork norm;
+  if (row_tiles_ != 1 || operations_.empty() || operations_.back().kind != OperationKind::norm) return norm;
+  std::memcpy(&norm, operations_.back().work, sizeof norm);
+  const Activation& made = norm.output;
+  const Activation& read = product.input;
+  if (norm.input.width > kMostResidentInputs || norm.input.bf16 != 0 || norm.for_product == 0 ||
+      made.data != read.data ||
+      made.stride != read.stride || made.offset != read.offset)
+    return {};
+  operations_.pop_back();
+  phases_ -= 1;
+  return norm;
 }
 
 void ForwardProgram::product(const RowProduct& product) {
-  std::optional<GatedDeltaArguments> tails;
-  if (tails_ && tails_->mixed.data != product.output.data) std::swap(tails, tails_);
   ProductWork work;
   work.product = product;
   work.ring_groups = ring_groups(product.weights);
-  add(OperationKind::product, work);
-  tails_ = tails;
+  work.norm = take_norm(product);
   const PackedWeights& w = product.weights;
+  // Tails go beside a long product that reads and writes other rows.
+  const bool overwrites = tails_ && tails_->mixed.data == product.output.data;
+  if (overwrites) move_tails();
+  bool beside = false;
+  if (tails_ && product.epilogue != ProductEpilogue::add) {
+    const TailsWork tails{*std::exchange(tails_, std::nullopt), w.blocks * w.slices};
+    add(OperationKind::tails, tails);
+    beside = true;
+  }
+  const std::optional<GatedDeltaArguments> later = std::exchange(tails_, std::nullopt);
+  add(OperationKind::product, work, beside);
+  tails_ = later;
   ProductStream stream;
   stream.weights = w.data;
-  stream.rows = product.input.group_at(product.first_row / 8, 0);
+  stream.rows = work.norm.weight != nullptr ? nullptr : product.input.group_at(product.first_row / 8, 0);
   stream.row_tile_bytes = product.input.stride * 16;
   stream.group_stride = w.block_tiles * group_bytes(w.format);
   stream.groups = w.groups;
@@ -66,7 +90,7 @@ void ForwardProgram::product(const RowProduct& product) {
 
 void ForwardProgram::delta(const GatedDeltaArguments& work) {
   const bool tiled = work.mixed.bf16 != 0 && work.gate.bf16 != 0 && work.beta.bf16 != 0 && work.decay.bf16 != 0 &&
-                     work.output.bf16 != 0;
+                     work.output.bf16 != 0 && work.mixed.offset % 8 == 0;
   if (!gated_delta_supports(work.shape) || work.shape.value_dim > kMostDeltaValues || work.shape.kernel != 4 || !tiled)
     refuse();
   add(OperationKind::delta, work);

@@ -47,6 +47,7 @@ struct NormWork {
   Activation input;
   const float* weight = nullptr;
   Activation output;
+  int32_t for_product = 0;  ///< nobody but the next product reads the output
 };
 struct CopyWork {
   int32_t logit_rows = 0;
@@ -56,9 +57,15 @@ struct CopyWork {
 struct ProductWork {
   RowProduct product;
   int32_t ring_groups = 1;  ///< groups of a stage of the ring
+  /// Up to 8 rows: every thread block norms the rows itself, into its own shared memory; weight null: not.
+  NormWork norm;
+};
+struct TailsWork {
+  GatedDeltaArguments delta;
+  int32_t passes = 0;  ///< of the product beside; thread blocks that have none do the work
 };
 
-constexpr size_t kOperationBytes = 400;
+constexpr size_t kOperationBytes = 432;
 struct alignas(16) Operation {
   OperationKind kind = OperationKind::copy;
   int32_t phase = 0;
@@ -91,7 +98,7 @@ class ForwardProgram {
   void norm(const NormWork& work);
   void copy(const CopyWork& work) { add(OperationKind::copy, work); }
   void product(const RowProduct& product);
-  /// The tail's move waits for the next norm, or for what would overwrite its rows.
+  /// The tail's move stands beside a later product, before anything overwrites its rows.
   void delta(const GatedDeltaArguments& work);
   void attention(const AttentionArguments& work);
   void block_convolution(const BlockConvolutionArguments& work) { add(OperationKind::block_convolution, work); }
@@ -121,6 +128,8 @@ class ForwardProgram {
     operations_.push_back(operation);
   }
   void move_tails();
+  /// The norm that was added last, if it made the rows of this product, which then makes them itself.
+  NormWork take_norm(const RowProduct& product);
 
   int row_tiles_;
   int phases_ = 0;

@@ -29,14 +29,14 @@ void CudaBackend::rms_norm(const Plan&, const RmsNorm& a) {
   check(a.input.width % 4 == 0, "a normed row is a multiple of 4 values wide");
   check(values_of(a.weight) != nullptr && a.weight->size() == a.input.width && a.output.width == a.input.width,
         "a norm's weight is as wide as its rows");
-  norm_rows(a.rows, activation(a.input), values_of(a.weight), a.epsilon, activation(a.output));
+  norm_rows(a.rows, activation(a.input), values_of(a.weight), a.epsilon, activation(a.output), false);
 }
 
 void CudaBackend::norm_rows(RowSet rows, const Activation& input, const float* weight, float epsilon,
-                            const Activation& output) {
+                            const Activation& output, bool for_product) {
   const bool logits = rows == RowSet::logits;
   if (recording_ != nullptr)
-    recording_->norm({logits ? 1 : 0, epsilon, input, weight, output});
+    recording_->norm({logits ? 1 : 0, epsilon, input, weight, output, for_product ? 1 : 0});
   else
     launch_rms_norm(plan_memory_.data(), rows_of(rows), logits, input, weight, epsilon, output, stream_);
 }
@@ -63,7 +63,7 @@ Activation CudaBackend::product_input(const Project& a, int32_t rows) {
   const Activation scratch{product_rows_.get<uint16_t>(static_cast<size_t>(all_rows * given.width)), given.width, 0,
                            given.width, 1};
   if (a.norm != nullptr)
-    norm_rows(a.rows, given, values_of(a.norm), a.epsilon, scratch);
+    norm_rows(a.rows, given, values_of(a.norm), a.epsilon, scratch, true);
   else
     copy_rows(a.rows, given, scratch);
   return scratch;
