@@ -147,6 +147,7 @@ class CudaBackend : public Backend {
   /// A recorded forward on the device.
   struct Program {
     int row_tiles = 1;
+    bool few_rows = false;
     int32_t operations = 0;
     int32_t products = 0;
     int32_t phases = 0;
@@ -157,6 +158,7 @@ class CudaBackend : public Backend {
   struct ProgramKey {
     uint64_t shape = 0;
     int row_tiles = 1;
+    bool few_rows = false;
     bool logits = true;  ///< whether rows of logits are wanted
     auto operator<=>(const ProgramKey&) const = default;
   };

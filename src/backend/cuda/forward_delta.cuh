@@ -47,14 +47,18 @@ __device__ inline void convolve_channel(const GatedDeltaArguments& a, const Delt
   const int64_t channels = channels_of(a.shape);
   const int64_t step_values = channels + 2 * a.shape.value_heads;
   const bool is_value = element >= kValueAt;
-#pragma unroll 2
-  for (int index = 0; index < unit.sequence.row_count; ++index) {
+#pragma unroll 8
+  for (int index = 0; index < unit.sequence.row_count; ++index)
+    s.mixed[index][element] = tile_value(a.mixed, unit.sequence.first_row + index, unit.channel);
+  // From the last row up: a row's inputs are its ancestors', which stand before it.
+#pragma unroll 1
+  for (int index = unit.sequence.row_count - 1; index >= 0; --index) {
     float raw[kProgramTaps];
     int at = index;
     int beyond = 0;  // tokens before the window's root
 #pragma unroll
     for (int back = 0; back < kProgramTaps; ++back) {
-      raw[back] = beyond == 0   ? tile_value(a.mixed, unit.sequence.first_row + at, unit.channel)
+      raw[back] = beyond == 0   ? s.mixed[at][element]
                   : beyond == 1 ? unit.tail[2]
                   : beyond == 2 ? unit.tail[1]
                                 : unit.tail[0];

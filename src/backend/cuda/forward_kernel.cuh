@@ -107,7 +107,7 @@ __device__ inline int norm_rows_of(const NormWork& work, const PlanView& plan) {
   return work.logit_rows != 0 ? plan.header().logit_rows : plan.header().rows;
 }
 
-inline __device__ __noinline__ void run_norm(int index) {
+__device__ inline void run_norm(int index) {
   const auto& work = operation_work<NormWork>(index);
   const PlanView plan = forward_plan();
   const int rows = norm_rows_of(work, plan);
@@ -129,41 +129,33 @@ inline __device__ __noinline__ void run_norm(int index) {
   }
 }
 
-/// The rows of a product, normed into the ring of rows; two teams of 256 threads, each every other row.
-inline __device__ __noinline__ void norm_resident_rows(int index) {
+/// The one or two rows of a product, normed into the ring of rows by a team of 256 threads each.
+__device__ inline void norm_resident_rows(int index) {
   constexpr int steps = kMostResidentInputs / (kNormThreads * 4);
   const NormWork& work = operation_work<ProductWork>(index).norm;
   const PlanView plan = forward_plan();
-  const int rows = min(norm_rows_of(work, plan), 8);
+  const int rows = norm_rows_of(work, plan);
   const int team = static_cast<int>(threadIdx.x) / kNormThreads;
   const int thread = static_cast<int>(threadIdx.x) % kNormThreads;
   const bool works = team < 2 && team < rows;
   auto* sums = reinterpret_cast<float*>(forward_memory() + kPieces * kPieceBytes) + team * 32;
-  const auto row_of = [&](int row) { return work.logit_rows != 0 ? plan.logit_rows()[row] : row; };
   float4 gains[steps];
   if (works) load_gains(gains, work, thread);
   wait_for_phase(index);
   if (works) {
     NormedRow<steps> values;
-    values.load(work.input, row_of(team), thread);
-#pragma unroll 1
-    for (int row = team; row < rows; row += 2) {
-      NormedRow<steps> next;
-      if (row + 2 < rows) next.load(work.input, row_of(row + 2), thread);
-      // The eight floats change places, so that one barrier a row is enough.
-      const float scale = values.scale(work, thread, sums + (row / 2) % 2 * 8, [&] {
-        if (team == 0)
-          named_sync<3, kNormThreads>();
-        else
-          named_sync<4, kNormThreads>();
-      });
-      values.write(work, scale, gains, thread, [&](int at, const float4& four) {
-        const __nv_bfloat162 pairs[2] = {__floats2bfloat162_rn(four.x, four.y), __floats2bfloat162_rn(four.z, four.w)};
-        *reinterpret_cast<uint2*>(forward_memory() + (at / 8) * 128 + row * 16 + (at % 8) * 2) =
-            *reinterpret_cast<const uint2*>(pairs);
-      });
-      values = next;
-    }
+    values.load(work.input, work.logit_rows != 0 ? plan.logit_rows()[team] : team, thread);
+    const float scale = values.scale(work, thread, sums, [&] {
+      if (team == 0)
+        named_sync<3, kNormThreads>();
+      else
+        named_sync<4, kNormThreads>();
+    });
+    values.write(work, scale, gains, thread, [&](int at, const float4& four) {
+      const __nv_bfloat162 pairs[2] = {__floats2bfloat162_rn(four.x, four.y), __floats2bfloat162_rn(four.z, four.w)};
+      *reinterpret_cast<uint2*>(forward_memory() + (at / 8) * 128 + team * 16 + (at % 8) * 2) =
+          *reinterpret_cast<const uint2*>(pairs);
+    });
   }
   consumers_sync();
 }
@@ -268,7 +260,7 @@ inline __device__ __noinline__ void run_block_convolution(int index) {
 }
 
 template <int RowTiles>
-inline __device__ __noinline__ RingPlaces run_product(int index, RingPlaces places) {
+__device__ inline RingPlaces run_product(int index, RingPlaces places) {
   const auto& work = operation_work<ProductWork>(index);
   if (RowTiles == 1 && work.norm.weight != nullptr)
     norm_resident_rows(index);

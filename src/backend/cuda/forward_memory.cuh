@@ -53,8 +53,9 @@ __device__ inline void stamp(int index, int which) {
     a.times[(static_cast<int>(blockIdx.x) * a.operation_count + index) * 2 + which] = clock64();
 }
 
-/// Everything of earlier phases is visible after this; all computing threads call it once an operation.
-inline __device__ __noinline__ void wait_for_phase(int index) {
+/// Everything of earlier phases is visible after this; all computing threads call it once an operation. Not a call of
+/// its own: what is in registers would go to local memory, and the fence empties the L1 cache.
+__device__ inline void wait_for_phase(int index) {
   const Operation& operation = operation_slot(index);
   if (operation.begins_phase != 0) {
     const ForwardArguments& a = forward_arguments();

@@ -122,23 +122,26 @@ __device__ inline void load_half(uint32_t (&rows)[RowTiles][4], uint32_t at) {
   for (int n = 0; n < RowTiles; ++n) load_matrices(rows[n], at + static_cast<uint32_t>(n) * row_stride);
 }
 
-/// The weights' fragments of two steps.
-__device__ inline void unpack_half(uint32_t (&a)[2][4], uint32_t first, uint32_t second, const uint2& pairs) {
-  const uint32_t low = both_low(pairs.x);
-  const uint32_t low_bias = both_high(pairs.x);
-  const uint32_t high = both_low(pairs.y);
-  const uint32_t high_bias = both_high(pairs.y);
-  affine_fragment(a[0], first, low, low_bias, high, high_bias);
-  affine_fragment(a[1], second, low, low_bias, high, high_bias);
+/// A group's scales and biases, each twice in a word.
+struct Scales {
+  uint32_t low;
+  uint32_t low_bias;
+  uint32_t high;
+  uint32_t high_bias;
+  __device__ explicit Scales(const uint2& pairs)
+      : low(both_low(pairs.x)), low_bias(both_high(pairs.x)), high(both_low(pairs.y)), high_bias(both_high(pairs.y)) {}
+};
+
+__device__ inline void unpack(uint32_t (&a)[4], uint32_t word, const Scales& s) {
+  affine_fragment(a, word, s.low, s.low_bias, s.high, s.high_bias);
 }
 
+/// Step 0 or 1 of half a group.
 template <int RowTiles>
-__device__ inline void multiply_half(float (&sum)[RowTiles][4], const uint32_t (&a)[2][4],
-                                     const uint32_t (&rows)[RowTiles][4]) {
+__device__ inline void multiply_step(float (&sum)[RowTiles][4], const uint32_t (&a)[4],
+                                     const uint32_t (&rows)[RowTiles][4], int step) {
 #pragma unroll
-  for (int step = 0; step < 2; ++step)
-#pragma unroll
-    for (int n = 0; n < RowTiles; ++n) mma_step(sum[n], a[step], rows[n][step * 2], rows[n][step * 2 + 1]);
+  for (int n = 0; n < RowTiles; ++n) mma_step(sum[n], a, rows[n][step * 2], rows[n][step * 2 + 1]);
 }
 
 /// What one warp reads of the two rings during a pass: where the current group lies.
@@ -208,7 +211,7 @@ __device__ inline void skip_pass(PassReader<RowTiles>& reader, int group, int en
   while (reader.left > 0) reader.advance(reader.run());
 }
 
-/// The chain of one pass. While a half group is multiplied, the next one's rows and weights are loaded and unpacked.
+/// The chain of one pass. Between the steps of a group, the next fragments are loaded and unpacked.
 template <int RowTiles>
 __device__ inline void pass_chain(float (&sum)[RowTiles][4], PassReader<RowTiles>& reader, int group, int end,
                                   int warp) {
@@ -217,44 +220,57 @@ __device__ inline void pass_chain(float (&sum)[RowTiles][4], PassReader<RowTiles
       static_cast<uint32_t>(warp * group_bytes(WeightFormat::affine4) + 512 + (reader.lane / 4) * 8);
   const auto rows_at = static_cast<uint32_t>(reader.lane * 16);
   PackedGroup packed;
-  uint32_t a[2][4];
+  uint32_t a[2][4];  // of the first half
   uint32_t b[2][4];
   uint32_t first[RowTiles][4];
   uint32_t second[RowTiles][4];
   reader.begin(group, end);
   load_packed(packed, reader.weights + codes_at, reader.weights + scales_at);
   load_half<RowTiles>(first, reader.rows + rows_at);
-  unpack_half(a, packed.words.x, packed.words.y, packed.pairs);
+  Scales scales(packed.pairs);
+  unpack(a[0], packed.words.x, scales);
+  unpack(a[1], packed.words.y, scales);
 #pragma unroll 1
   while (true) {
     const int run = reader.run();
-    uint32_t codes = reader.weights + codes_at;
-    uint32_t scales = reader.weights + scales_at;
-    uint32_t rows = reader.rows + rows_at;
+    uint32_t codes_from = reader.weights + codes_at;
+    uint32_t scales_from = reader.weights + scales_at;
+    uint32_t rows_from = reader.rows + rows_at;
 #pragma unroll 1
     for (int i = 1; i < run; ++i) {
-      codes += reader.group_stride;
-      scales += reader.group_stride;
-      load_half<RowTiles>(second, rows + 512);
-      unpack_half(b, packed.words.z, packed.words.w, packed.pairs);
-      load_packed(packed, codes, scales);
-      multiply_half<RowTiles>(sum, a, first);
-      rows += 1024;
-      load_half<RowTiles>(first, rows);
-      unpack_half(a, packed.words.x, packed.words.y, packed.pairs);
-      multiply_half<RowTiles>(sum, b, second);
+      codes_from += reader.group_stride;
+      scales_from += reader.group_stride;
+      load_half<RowTiles>(second, rows_from + 512);
+      multiply_step<RowTiles>(sum, a[0], first, 0);
+      unpack(b[0], packed.words.z, scales);
+      multiply_step<RowTiles>(sum, a[1], first, 1);
+      unpack(b[1], packed.words.w, scales);
+      load_packed(packed, codes_from, scales_from);
+      rows_from += 1024;
+      load_half<RowTiles>(first, rows_from);
+      multiply_step<RowTiles>(sum, b[0], second, 0);
+      scales = Scales(packed.pairs);
+      unpack(a[0], packed.words.x, scales);
+      multiply_step<RowTiles>(sum, b[1], second, 1);
+      unpack(a[1], packed.words.y, scales);
     }
-    load_half<RowTiles>(second, rows + 512);
-    unpack_half(b, packed.words.z, packed.words.w, packed.pairs);
-    multiply_half<RowTiles>(sum, a, first);
+    load_half<RowTiles>(second, rows_from + 512);
+    multiply_step<RowTiles>(sum, a[0], first, 0);
+    unpack(b[0], packed.words.z, scales);
+    multiply_step<RowTiles>(sum, a[1], first, 1);
+    unpack(b[1], packed.words.w, scales);
     reader.advance(run);
     if (reader.left == 0) break;
     load_packed(packed, reader.weights + codes_at, reader.weights + scales_at);
     load_half<RowTiles>(first, reader.rows + rows_at);
-    multiply_half<RowTiles>(sum, b, second);
-    unpack_half(a, packed.words.x, packed.words.y, packed.pairs);
+    multiply_step<RowTiles>(sum, b[0], second, 0);
+    scales = Scales(packed.pairs);
+    unpack(a[0], packed.words.x, scales);
+    multiply_step<RowTiles>(sum, b[1], second, 1);
+    unpack(a[1], packed.words.y, scales);
   }
-  multiply_half<RowTiles>(sum, b, second);
+  multiply_step<RowTiles>(sum, b[0], second, 0);
+  multiply_step<RowTiles>(sum, b[1], second, 1);
 }
 
 /// The same for bf16 weights, which are fragments as they lie.

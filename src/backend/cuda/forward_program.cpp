@@ -44,7 +44,7 @@ void ForwardProgram::norm(const NormWork& work) {
 
 NormWork ForwardProgram::take_norm(const RowProduct& product) {
   NormWork norm;
-  if (row_tiles_ != 1 || operations_.empty() || operations_.back().kind != OperationKind::norm) return norm;
+  if (row_tiles_ != 1 || !norms_inside_ || operations_.empty() || operations_.back().kind != OperationKind::norm) return norm;
   std::memcpy(&norm, operations_.back().work, sizeof norm);
   const Activation& made = norm.output;
   const Activation& read = product.input;

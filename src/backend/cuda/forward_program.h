@@ -92,7 +92,8 @@ struct alignas(16) ProductStream {
 /// before it.
 class ForwardProgram {
  public:
-  explicit ForwardProgram(int row_tiles) : row_tiles_(row_tiles) {}
+  /// `norms_inside`: products norm their rows themselves where they can; pays for one or two rows.
+  ForwardProgram(int row_tiles, bool norms_inside) : row_tiles_(row_tiles), norms_inside_(norms_inside) {}
 
   void embed(const EmbedWork& work) { add(OperationKind::embed, work); }
   void norm(const NormWork& work);
@@ -132,6 +133,7 @@ class ForwardProgram {
   NormWork take_norm(const RowProduct& product);
 
   int row_tiles_;
+  bool norms_inside_;
   int phases_ = 0;
   bool refused_ = false;
   std::vector<Operation> operations_;

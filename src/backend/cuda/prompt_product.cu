@@ -167,26 +167,34 @@ __global__ void __launch_bounds__(kThreads, 2)
   };
   float sum[RowTiles * 4];
   float total[Sliced ? RowTiles * 4 : 1];
+  const auto stage_of = [&](int group) {
+    return static_cast<uint32_t>((group % kStages) * kStageBytes<Format, RowTiles>);
+  };
+  const auto fragments_of = [&](uint32_t(&a)[4][4], int group) {
+    load_fragments<Format>(a, memory + stage_of(group) + RowTiles * 1024 + warp * group_bytes(Format), lane);
+  };
+  // While the tensor cores multiply a group, the next one's fragments are made and the one after it is loaded.
   load(0);
   load(1);
   int slice = 0;
   int slice_end = slice_begin(groups, p.weights.slices, 1);
   int accumulate = 0;
-  for (int group = 0; group < groups; ++group) {
+  const auto arrive = [] {  // the oldest load, everywhere in the block
     asm volatile("cp.async.wait_group 1;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     __syncthreads();
-    load(group + 2);  // into the stage of two groups back, whose products all warps have seen
-    const auto stage = static_cast<uint32_t>((group % kStages) * kStageBytes<Format, RowTiles>);
-    uint32_t a[4][4];
-    load_fragments<Format>(a, memory + stage + RowTiles * 1024 + warp * group_bytes(Format), lane);
+  };
+  const auto multiply = [&](uint32_t(&a)[4][4], uint32_t(&next)[4][4], int group) {
     warpgroup_fence();
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
-      warpgroup_step(sum, a[step], rows_descriptor(base + stage + static_cast<uint32_t>(step * 256)),
+      warpgroup_step(sum, a[step], rows_descriptor(base + stage_of(group) + static_cast<uint32_t>(step * 256)),
                      step == 0 ? accumulate : 1);
     }
     warpgroup_commit();
+    arrive();
+    load(group + 3);  // into the stage of the group before this one, whose products all warps have seen
+    if (group + 1 < groups) fragments_of(next, group + 1);
     warpgroup_wait(sum);
     accumulate = 1;
     if constexpr (Sliced) {
@@ -198,6 +206,16 @@ __global__ void __launch_bounds__(kThreads, 2)
         accumulate = 0;
       }
     }
+  };
+  uint32_t even[4][4];
+  uint32_t odd[4][4];
+  arrive();
+  load(2);
+  fragments_of(even, 0);
+#pragma unroll 1
+  for (int group = 0; group < groups; group += 2) {
+    multiply(even, odd, group);
+    if (group + 1 < groups) multiply(odd, even, group + 1);
   }
   const int tile = first_tile + warp;
   if (tile >= p.weights.tiles) return;
