@@ -217,8 +217,8 @@ bool CudaBackend::record(Program& program, const std::function<void()>& forward)
 }
 
 bool CudaBackend::run_program(const Plan& plan, const std::function<void()>& forward) {
-  if (!programs_fit_ || without_program_.contains(shape_)) return false;
-  const int row_tiles = extent_.rows <= 8 ? 1 : extent_.rows <= 16 ? 2 : 4;
+  if (!programs_fit_ || extent_.rows > kMostProgramRows || without_program_.contains(shape_)) return false;
+  const int row_tiles = extent_.rows <= 8 ? 1 : 2;
   const bool few_rows = extent_.rows <= kMostRowsNormedInside;
   const ProgramKey key{shape_, row_tiles, few_rows, extent_.logit_rows > 0};
   for (int attempt = 0;; ++attempt) {

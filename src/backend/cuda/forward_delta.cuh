@@ -9,7 +9,6 @@
 
 namespace tensorfold::backend::cuda {
 
-constexpr int kMostProgramRows = 32;
 constexpr int kProgramTaps = 4;
 constexpr int kValueAt = 2 * kKeyDim;  // columns of DeltaScratch::mixed: query, key, value
 

@@ -114,13 +114,13 @@ __device__ inline void run_norm(int index) {
   const int thread = static_cast<int>(threadIdx.x);
   const bool works = static_cast<int>(blockIdx.x) < rows && thread < kNormThreads;
   auto* sums = reinterpret_cast<float*>(forward_memory());
-  float4 gains[kNormSteps];
-  if (works) load_gains(gains, work, thread);
   wait_for_phase(index);
   if (!works) return;
 #pragma unroll 1
   for (int row = static_cast<int>(blockIdx.x); row < rows; row += static_cast<int>(gridDim.x)) {
     NormedRow<kNormSteps> values;
+    float4 gains[kNormSteps];
+    load_gains(gains, work, thread);
     values.load(work.input, work.logit_rows != 0 ? plan.logit_rows()[row] : row, thread);
     const float scale = values.scale(work, thread, sums, [] { named_sync<3, kNormThreads>(); });
     values.write(work, scale, gains, thread,
@@ -139,11 +139,11 @@ __device__ inline void norm_resident_rows(int index) {
   const int thread = static_cast<int>(threadIdx.x) % kNormThreads;
   const bool works = team < 2 && team < rows;
   auto* sums = reinterpret_cast<float*>(forward_memory() + kPieces * kPieceBytes) + team * 32;
-  float4 gains[steps];
-  if (works) load_gains(gains, work, thread);
   wait_for_phase(index);
   if (works) {
     NormedRow<steps> values;
+    float4 gains[steps];
+    load_gains(gains, work, thread);
     values.load(work.input, work.logit_rows != 0 ? plan.logit_rows()[team] : team, thread);
     const float scale = values.scale(work, thread, sums, [&] {
       if (team == 0)

@@ -236,7 +236,7 @@ __device__ inline void pass_chain(float (&sum)[RowTiles][4], PassReader<RowTiles
     uint32_t codes_from = reader.weights + codes_at;
     uint32_t scales_from = reader.weights + scales_at;
     uint32_t rows_from = reader.rows + rows_at;
-#pragma unroll 1
+#pragma unroll 2
     for (int i = 1; i < run; ++i) {
       codes_from += reader.group_stride;
       scales_from += reader.group_stride;

@@ -11,7 +11,6 @@ namespace tensorfold::backend::cuda {
 // One source file each: forward_kernel_1.cu, ...
 void launch_forward_1(const ForwardArguments& arguments, int blocks, cudaStream_t stream);
 void launch_forward_2(const ForwardArguments& arguments, int blocks, cudaStream_t stream);
-void launch_forward_4(const ForwardArguments& arguments, int blocks, cudaStream_t stream);
 
 namespace {
 
@@ -116,10 +115,8 @@ bool forward_program_fits(size_t shared_bytes_of_a_block) { return shared_bytes_
 void launch_forward(const ForwardArguments& arguments, int row_tiles, int blocks, cudaStream_t stream) {
   if (row_tiles == 1)
     launch_forward_1(arguments, blocks, stream);
-  else if (row_tiles == 2)
-    launch_forward_2(arguments, blocks, stream);
   else
-    launch_forward_4(arguments, blocks, stream);
+    launch_forward_2(arguments, blocks, stream);
 }
 
 }  // namespace tensorfold::backend::cuda

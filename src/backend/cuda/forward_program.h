@@ -88,6 +88,10 @@ struct alignas(16) ProductStream {
   int32_t phase = 0;
 };
 
+/// Rows of a plan that runs as a program: above, the tensor-core steps take longer than the weights, and the kernels of
+/// the graph, two thread blocks a multiprocessor, do better.
+constexpr int kMostProgramRows = 16;
+
 /// Builds the list. Operations stand in the order they are added; each begins a phase unless it may run beside the one
 /// before it.
 class ForwardProgram {
@@ -159,7 +163,7 @@ struct ForwardArguments {
 /// Whether this GPU has the shared memory that the kernel wants.
 bool forward_program_fits(size_t shared_bytes_of_a_block);
 
-/// row_tiles: 1, 2 or 4. `blocks`: one a multiprocessor; each adds one to `arrivals` at the end of each phase.
+/// row_tiles: 1 or 2. `blocks`: one a multiprocessor; each adds one to `arrivals` at the end of each phase.
 void launch_forward(const ForwardArguments& arguments, int row_tiles, int blocks, cudaStream_t stream);
 
 }  // namespace tensorfold::backend::cuda

@@ -52,7 +52,8 @@ __device__ inline uint32_t affine_pair(uint32_t codes, uint32_t scale, uint32_t 
 /// to the right; those to the left are multiplications, for which there is more room.)
 __device__ inline void affine_fragment(uint32_t (&a)[4], uint32_t word, uint32_t scale_low, uint32_t bias_low,
                                        uint32_t scale_high, uint32_t bias_high) {
-  const uint32_t late = word >> 8;
+  uint32_t late = 0;
+  asm volatile("shr.u32 %0, %1, 8;" : "=r"(late) : "r"(word));
   a[0] = affine_pair(word << 4, scale_low, bias_low);
   a[1] = affine_pair(word, scale_high, bias_high);
   a[2] = affine_pair(late << 4, scale_low, bias_low);

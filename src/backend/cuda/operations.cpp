@@ -183,7 +183,7 @@ void CudaBackend::reserve_attention(int kind, int32_t heads, int32_t group_heads
 void CudaBackend::attention(const Plan& plan, const Attention& a) {
   AttentionArguments d = attention_arguments(a);
   const auto row_values = static_cast<size_t>(int64_t{a.heads} * a.key_dim);
-  const int32_t rows = recording_ != nullptr ? kMostRowsAProduct : extent_.rows;
+  const int32_t rows = recording_ != nullptr ? kMostProgramRows : extent_.rows;
   if (a.query) {
     d.queries = queries_.get<uint16_t>(static_cast<size_t>(rows) * row_values);
     d.kind = kind_index(plan, {a.heads / a.kv_heads, a.window, a.bidirectional ? 1 : 0});
