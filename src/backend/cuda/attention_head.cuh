@@ -1,4 +1,5 @@
-// One head's vector before attention (norm, rotation, cache row) and one value after it (merge of partial results, gate).
+// One head's vector before attention (norm, rotation, cache row) and one value after it (merge of partial results,
+// gate).
 #pragma once
 
 #include <cuda_bf16.h>

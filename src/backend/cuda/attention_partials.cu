@@ -28,8 +28,8 @@ void launch_as(const int32_t* plan, int first_item, int items, const AttentionAr
   static std::once_flag once;
   std::call_once(once, [] { allow_shared_memory(partials_kernel<HeadDim, ItemTiles>, shared); });
   launch(partials_kernel<HeadDim, ItemTiles>,
-         dim3(static_cast<unsigned>(items), static_cast<unsigned>(arguments.kv_heads)), dim3(kAttentionThreads), shared, stream,
-         PlanView{plan}, first_item, arguments);
+         dim3(static_cast<unsigned>(items), static_cast<unsigned>(arguments.kv_heads)), dim3(kAttentionThreads), shared,
+         stream, PlanView{plan}, first_item, arguments);
 }
 
 template <int HeadDim>

@@ -209,9 +209,9 @@ bool CudaBackend::record(Program& program, const std::function<void()>& forward)
   program.memory = DeviceArray<uint8_t>(first + second);
   cuda_check(cudaMemcpyAsync(program.memory.data(), built.operations().data(), first, cudaMemcpyHostToDevice, stream_),
              "copy a program");
-  cuda_check(cudaMemcpyAsync(program.memory.data() + first, built.products().data(), second, cudaMemcpyHostToDevice,
-                             stream_),
-             "copy a program");
+  cuda_check(
+      cudaMemcpyAsync(program.memory.data() + first, built.products().data(), second, cudaMemcpyHostToDevice, stream_),
+      "copy a program");
   cuda_check(cudaStreamSynchronize(stream_), "copy a program");
   return true;
 }
@@ -235,12 +235,12 @@ bool CudaBackend::run_program(const Plan& plan, const std::function<void()>& for
       reserve_attention(a.kind, a.heads, a.heads / a.kv_heads, a.head_dim);
     if (memory_changes() == changes_seen_) {
       const auto* memory = program.memory.data();
-      launch_forward({reinterpret_cast<const Operation*>(memory),
-                      reinterpret_cast<const ProductStream*>(memory +
-                                                             static_cast<size_t>(program.operations) * sizeof(Operation)),
-                      program.operations, program.products, plan_memory_.data(), phase_arrivals_.data(), phase_count_,
-                      times_.data()},
-                     row_tiles, processors_, stream_);
+      launch_forward(
+          {reinterpret_cast<const Operation*>(memory),
+           reinterpret_cast<const ProductStream*>(memory + static_cast<size_t>(program.operations) * sizeof(Operation)),
+           program.operations, program.products, plan_memory_.data(), phase_arrivals_.data(), phase_count_,
+           times_.data()},
+          row_tiles, processors_, stream_);
       if (times_.data() != nullptr) timed_ = program.kinds;
       phase_count_ += static_cast<uint32_t>(program.phases) * static_cast<uint32_t>(processors_);
       return true;
@@ -256,7 +256,8 @@ std::vector<CudaBackend::OperationTime> CudaBackend::profile(int block) {
   std::vector<int64_t> ticks(timed_.size() * 2);
   check(ticks.size() * 2 <= times_.size(), "a program's times fit");
   cuda_check(cudaStreamSynchronize(stream_), "finish what runs");
-  cuda_check(cudaMemcpy(ticks.data(), times_.data() + ticks.size() * static_cast<size_t>(block), ticks.size() * sizeof(int64_t), cudaMemcpyDeviceToHost),
+  cuda_check(cudaMemcpy(ticks.data(), times_.data() + ticks.size() * static_cast<size_t>(block),
+                        ticks.size() * sizeof(int64_t), cudaMemcpyDeviceToHost),
              "read times");
   std::vector<OperationTime> times;
   for (size_t i = 0; i < timed_.size(); ++i)

@@ -2,8 +2,8 @@
 //
 // A plan of at most 16 rows runs as one kernel that walks through a list of operations (forward_program.h); the list is
 // made once a kind of forward and finds every later plan at the same address. Where a program does not do (an operation
-// that it lacks, a GPU with little shared memory) and up to 32 rows, a plan runs as a graph: the first forward kernel by kernel, the
-// second captured, later ones replayed. Larger plans (prompts) run kernel by kernel.
+// that it lacks, a GPU with little shared memory) and up to 32 rows, a plan runs as a graph: the first forward kernel
+// by kernel, the second captured, later ones replayed. Larger plans (prompts) run kernel by kernel.
 #pragma once
 
 #include <array>

@@ -163,9 +163,8 @@ __device__ inline void load_gate(float (&gate)[kGateParts], const GatedDeltaArgu
   const int dim = a.shape.value_dim;
 #pragma unroll
   for (int i = 0; i < kGateParts; ++i)
-    gate[i] = i * 32 < dim
-                  ? tile_value(a.gate, unit.sequence.first_row + index, unit.head * dim + i * 32 + lane)
-                  : 0.0F;
+    gate[i] =
+        i * 32 < dim ? tile_value(a.gate, unit.sequence.first_row + index, unit.head * dim + i * 32 + lane) : 0.0F;
 }
 
 /// One warp: silu(z) * RMSNorm(o) of one row.
@@ -202,8 +201,7 @@ inline __device__ __noinline__ void run_gated_delta(int index) {
   static_assert(kConsumers >= 2 * kKeyDim + kMostDeltaValues + kMostProgramRows);
   float norm[kGateParts];
 #pragma unroll
-  for (int i = 0; i < kGateParts; ++i)
-    norm[i] = i * 32 < a.shape.value_dim ? a.norm[i * 32 + lane] : 0.0F;
+  for (int i = 0; i < kGateParts; ++i) norm[i] = i * 32 < a.shape.value_dim ? a.norm[i * 32 + lane] : 0.0F;
   bool waited = false;
 #pragma unroll 1
   for (int which = static_cast<int>(blockIdx.x); which < units; which += static_cast<int>(gridDim.x)) {
@@ -219,10 +217,10 @@ inline __device__ __noinline__ void run_gated_delta(int index) {
       s.records[thread] = plan.records()[unit.sequence.first_row + thread];
     }
     if (thread < elements) {
-      unit.channel = thread < kKeyDim     ? unit.head / ratio * kKeyDim + thread
-                     : thread < kValueAt  ? (a.shape.key_heads + unit.head / ratio) * kKeyDim + thread - kKeyDim
-                                          : 2 * a.shape.key_heads * kKeyDim + unit.head * a.shape.value_dim + thread -
-                                               kValueAt;
+      unit.channel = thread < kKeyDim ? unit.head / ratio * kKeyDim + thread
+                     : thread < kValueAt
+                         ? (a.shape.key_heads + unit.head / ratio) * kKeyDim + thread - kKeyDim
+                         : 2 * a.shape.key_heads * kKeyDim + unit.head * a.shape.value_dim + thread - kValueAt;
       unit.taps = *reinterpret_cast<const float4*>(a.convolution + static_cast<int64_t>(unit.channel) * kProgramTaps);
       const int64_t channels = channels_of(a.shape);
       const uint16_t* tail =
@@ -298,16 +296,17 @@ inline __device__ __noinline__ void run_tails(int index) {
   for (int i = rank * kConsumers + static_cast<int>(threadIdx.x); i < all; i += team * kConsumers) {
     const DeviceSequence sequence = plan.sequences()[i / eights];
     if (sequence.keep_all == 0) continue;
-    auto* tail = reinterpret_cast<uint4*>(a.tails) + static_cast<int64_t>(sequence.state_slot) * kept * eights +
-                 i % eights;
+    auto* tail =
+        reinterpret_cast<uint4*>(a.tails) + static_cast<int64_t>(sequence.state_slot) * kept * eights + i % eights;
     uint4 values[kept];
 #pragma unroll
     for (int t = 0; t < kept; ++t) {
       const int from = sequence.row_count - kept + t;  // row of the sequence, negative: in the old tail
-      values[t] = from < 0 ? tail[(kept + from) * eights]
-                           : *reinterpret_cast<const uint4*>(
-                                 static_cast<const __nv_bfloat16*>(a.mixed.data) +
-                                 tile_index(sequence.first_row + from, a.mixed.offset + i % eights * 8, a.mixed.stride));
+      values[t] = from < 0
+                      ? tail[(kept + from) * eights]
+                      : *reinterpret_cast<const uint4*>(
+                            static_cast<const __nv_bfloat16*>(a.mixed.data) +
+                            tile_index(sequence.first_row + from, a.mixed.offset + i % eights * 8, a.mixed.stride));
     }
 #pragma unroll
     for (int t = 0; t < kept; ++t) tail[t * eights] = values[t];

@@ -44,7 +44,8 @@ __device__ inline void write_four(const Activation& to, int row, int column, con
     *reinterpret_cast<float4*>(static_cast<float*>(to.data) + row * to.stride + to.offset + column) = values;
     return;
   }
-  const __nv_bfloat162 pairs[2] = {__floats2bfloat162_rn(values.x, values.y), __floats2bfloat162_rn(values.z, values.w)};
+  const __nv_bfloat162 pairs[2] = {__floats2bfloat162_rn(values.x, values.y),
+                                   __floats2bfloat162_rn(values.z, values.w)};
   *reinterpret_cast<uint2*>(static_cast<__nv_bfloat16*>(to.data) + tile_index(row, to.offset + column, to.stride)) =
       *reinterpret_cast<const uint2*>(pairs);
 }
@@ -244,8 +245,7 @@ inline __device__ __noinline__ void run_merge(int index) {
   for (int unit = static_cast<int>(blockIdx.x + gridDim.x * static_cast<unsigned>(team)); unit < units;
        unit += static_cast<int>(gridDim.x) * teams) {
     const int row = unit / a.heads;
-    merge_value(a, plan.attention_rows(a.kind)[row], row, unit % a.heads,
-                static_cast<int>(threadIdx.x) % a.head_dim);
+    merge_value(a, plan.attention_rows(a.kind)[row], row, unit % a.heads, static_cast<int>(threadIdx.x) % a.head_dim);
   }
 }
 

@@ -59,8 +59,7 @@ __device__ inline void wait_for_phase(int index) {
   const Operation& operation = operation_slot(index);
   if (operation.begins_phase != 0) {
     const ForwardArguments& a = forward_arguments();
-    if (threadIdx.x == 0)
-      wait_arrivals(a.arrivals, a.before + static_cast<uint32_t>(operation.phase) * gridDim.x);
+    if (threadIdx.x == 0) wait_arrivals(a.arrivals, a.before + static_cast<uint32_t>(operation.phase) * gridDim.x);
     consumers_sync();
   }
   // Rows of a product may come now, and the scratch memory is free for them.

@@ -92,8 +92,7 @@ __device__ inline void stream_rows(const ForwardArguments& a, const Ring& ring) 
 #pragma unroll
       for (int n = 0; n < RowTiles; ++n)
         bulk_copy(ring.piece(place.at) + static_cast<uint32_t>(n * piece_groups) * 1024U,
-                  s.rows + n * s.row_tile_bytes + static_cast<int64_t>(group) * 1024, bytes,
-                  ring.piece_full(place.at));
+                  s.rows + n * s.row_tile_bytes + static_cast<int64_t>(group) * 1024, bytes, ring.piece_full(place.at));
       place.advance();
     }
   });
@@ -216,8 +215,7 @@ template <int RowTiles>
 __device__ inline void pass_chain(float (&sum)[RowTiles][4], PassReader<RowTiles>& reader, int group, int end,
                                   int warp) {
   const auto codes_at = static_cast<uint32_t>(warp * group_bytes(WeightFormat::affine4) + reader.lane * 16);
-  const auto scales_at =
-      static_cast<uint32_t>(warp * group_bytes(WeightFormat::affine4) + 512 + (reader.lane / 4) * 8);
+  const auto scales_at = static_cast<uint32_t>(warp * group_bytes(WeightFormat::affine4) + 512 + (reader.lane / 4) * 8);
   const auto rows_at = static_cast<uint32_t>(reader.lane * 16);
   PackedGroup packed;
   uint32_t a[2][4];  // of the first half

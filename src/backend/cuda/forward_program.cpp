@@ -43,13 +43,13 @@ void ForwardProgram::norm(const NormWork& work) {
 
 NormWork ForwardProgram::take_norm(const RowProduct& product) {
   NormWork norm;
-  if (row_tiles_ != 1 || !norms_inside_ || operations_.empty() || operations_.back().kind != OperationKind::norm) return norm;
+  if (row_tiles_ != 1 || !norms_inside_ || operations_.empty() || operations_.back().kind != OperationKind::norm)
+    return norm;
   std::memcpy(&norm, operations_.back().work, sizeof norm);
   const Activation& made = norm.output;
   const Activation& read = product.input;
   if (norm.input.width > kMostResidentInputs || norm.input.bf16 != 0 || norm.for_product == 0 ||
-      made.data != read.data ||
-      made.stride != read.stride || made.offset != read.offset)
+      made.data != read.data || made.stride != read.stride || made.offset != read.offset)
     return {};
   operations_.pop_back();
   phases_ -= 1;

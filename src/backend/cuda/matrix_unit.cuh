@@ -40,16 +40,16 @@ constexpr int kScaleExponent = 129;
 /// Scales must be below this for scale * 2^129 to be finite in bf16.
 constexpr float kScaleLimit = 0.5F;
 
-/// One rounding: bf16(code * scale + bias), two codes at bits 4..7 and 20..23. Volatile: it stays between the tensor-core
-/// steps where it is written, which hides both latencies.
+/// One rounding: bf16(code * scale + bias), two codes at bits 4..7 and 20..23. Volatile: it stays between the
+/// tensor-core steps where it is written, which hides both latencies.
 __device__ inline uint32_t affine_pair(uint32_t codes, uint32_t scale, uint32_t bias) {
   uint32_t weight = 0;
   asm volatile("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(weight) : "r"(codes & 0x00F000F0U), "r"(scale), "r"(bias));
   return weight;
 }
 
-/// The fragment of one k16 step from one word: nibble 0/4: row l/4, k 0/1; 1/5: row + 8; 2/6: k + 8; 3/7: both. (One shift
-/// to the right; those to the left are multiplications, for which there is more room.)
+/// The fragment of one k16 step from one word: nibble 0/4: row l/4, k 0/1; 1/5: row + 8; 2/6: k + 8; 3/7: both. (One
+/// shift to the right; those to the left are multiplications, for which there is more room.)
 __device__ inline void affine_fragment(uint32_t (&a)[4], uint32_t word, uint32_t scale_low, uint32_t bias_low,
                                        uint32_t scale_high, uint32_t bias_high) {
   uint32_t late = 0;

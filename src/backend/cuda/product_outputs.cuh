@@ -38,8 +38,7 @@ __device__ inline void load_residual(const RowProduct& p, float (&before)[RowTil
 /// 8 n + 2 (l % 4) and + 1; [2], [3]: output l/4 + 8. `before`: of load_residual.
 template <int RowTiles>
 __device__ inline void write_outputs(const RowProduct& p, const float (&sum)[RowTiles][4],
-                                     const float (&before)[RowTiles][4], int tile, int first_row, int exist,
-                                     int lane) {
+                                     const float (&before)[RowTiles][4], int tile, int first_row, int exist, int lane) {
   const bool add = p.epilogue == ProductEpilogue::add;
   const bool swiglu = p.epilogue == ProductEpilogue::swiglu;
   const OutputColumns columns(p.weights, tile, lane);
