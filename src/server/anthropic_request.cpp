@@ -64,7 +64,7 @@ void append_user(const Json& content, const std::string& where, Json& messages) 
     const std::string& type = type_of(block, where);
     if (type == "tool_result") {
       Json result = {{"role", "tool"}, {"content", plain_text(member(block, "content"), where)}};
-      if (const Json* id = member(block, "tool_use_id")) result["tool_call_id"] = *id;
+      result["tool_call_id"] = text_of(block, "tool_use_id", where);
       messages.push_back(std::move(result));
     } else if (type == "text") {
       text += text_of(block, "text", where);
@@ -178,14 +178,17 @@ void set_thinking(const Json& body, Json& chat) {
     if (const auto budget = integer_field(*thinking, "budget_tokens", 1)) chat["thinking_budget"] = *budget;
   }
   chat["chat_template_kwargs"]["enable_thinking"] = on;
-  if (const Json* config = member(body, "output_config")) {
+  const Json* config = member(body, "output_config");
+  if (config != nullptr) {
     if (const auto effort = string_field(*config, "effort")) chat["reasoning_effort"] = *effort;
-    if (const Json* format = member(*config, "format")) {
-      const Json* schema = member(*format, "schema");
-      if (schema == nullptr) throw bad_request("output_config.format needs a schema", "output_config");
-      chat["response_format"] = {{"type", "json_schema"}, {"json_schema", {{"name", "output"}, {"schema", *schema}}}};
-    }
   }
+  // output_format is the older name.
+  const Json* format = config != nullptr ? member(*config, "format") : nullptr;
+  if (format == nullptr) format = member(body, "output_format");
+  if (format == nullptr) return;
+  const Json* schema = member(*format, "schema");
+  if (schema == nullptr) throw bad_request("output_config.format needs a schema", "output_config");
+  chat["response_format"] = {{"type", "json_schema"}, {"json_schema", {{"name", "output"}, {"schema", *schema}}}};
 }
 
 }  // namespace

@@ -46,6 +46,12 @@ std::string_view anthropic_type(const ApiError& error) {
   }
 }
 
+/// The JSON library's words without its own name and number in front.
+std::string library_message(const std::string& message) {
+  const size_t end = message.rfind("[json.exception", 0) == 0 ? message.find("] ") : std::string::npos;
+  return end == std::string::npos ? message : message.substr(end + 2);
+}
+
 Json text_or_null(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
 
 }  // namespace
@@ -64,7 +70,7 @@ ApiError to_api_error(const std::exception_ptr& failure) {
     return {status, status < 500 ? "invalid_request_error" : "server_error", error.what()};
   } catch (const Json::exception& error) {
     // A field of a kind that no check expected: the request's fault all the same.
-    return bad_request(std::string("a field has the wrong type: ") + error.what());
+    return bad_request("a field has the wrong type: " + library_message(error.what()));
   } catch (const std::bad_alloc&) {
     return {503, "server_error", "the server is out of memory"};
   } catch (const std::exception& error) {
@@ -76,7 +82,9 @@ std::string error_body(const ApiError& error, Dialect dialect) {
   Json body;
   if (dialect == Dialect::anthropic) {
     body["type"] = "error";
-    body["error"] = {{"type", anthropic_type(error)}, {"message", error.what()}};
+    // Agents that speak this dialect compact a conversation when they read these words.
+    const std::string lead = error.code() == "context_length_exceeded" ? "prompt is too long: " : "";
+    body["error"] = {{"type", anthropic_type(error)}, {"message", lead + error.what()}};
   } else {
     body["error"] = {{"message", error.what()},
                      {"type", error.type()},

@@ -58,10 +58,14 @@ std::vector<std::string> read_stops(const Json& body) {
 
 engine::Priority read_priority(const Json& body) {
   const Json* value = member(body, "priority");
-  if (value == nullptr || value->is_number()) return engine::Priority::foreground;  // vLLM's integers: no meaning here
+  if (value == nullptr) return engine::Priority::foreground;
+  // vLLM's integers: lower is earlier, 0 is ordinary.
+  if (value->is_number_integer()) {
+    return value->get<int64_t>() > 0 ? engine::Priority::background : engine::Priority::foreground;
+  }
   if (*value == "background") return engine::Priority::background;
   if (*value == "foreground" || *value == "default") return engine::Priority::foreground;
-  throw bad_request("priority must be \"background\" or absent", "priority");
+  throw bad_request("priority must be \"background\", an integer or absent", "priority");
 }
 
 }  // namespace
@@ -70,7 +74,7 @@ GenerationFields read_generation_fields(const Json& body, const GenerationDefaul
                                         bool chat) {
   GenerationFields fields;
   fields.sampling.temperature = number_field(body, "temperature").value_or(defaults.temperature);
-  fields.sampling.top_p = number_field(body, "top_p").value_or(defaults.top_p);
+  fields.sampling.top_p = number_field(body, "top_p", 0.0, 1.0).value_or(defaults.top_p);
   const auto top_k = integer_field(body, "top_k").value_or(defaults.top_k);
   fields.sampling.top_k = static_cast<int32_t>(std::clamp<int64_t>(top_k, 0, vocabulary));
   fields.sampling.min_p = number_field(body, "min_p", 0.0, 1.0).value_or(defaults.min_p);

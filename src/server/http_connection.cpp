@@ -337,6 +337,10 @@ bool Connection::header_done() {
     refuse(413, fmt::format("the body exceeds the {} MiB limit", host_.options.body_limit >> 20));
     return false;
   }
+  if (!http_1_0_ && message.find(http::field::host) == message.end()) {
+    refuse(400, "a request of HTTP/1.1 needs a Host header");
+    return false;
+  }
   if (host_.screen) {
     if (auto refusal = host_.screen(head())) {
       send_and_close(std::move(*refusal));

@@ -62,6 +62,37 @@ std::string parse_problem(const std::string& message) {
   return at == std::string::npos ? message : message.substr(at);
 }
 
+/// The surrogate that an escape \uXXXX at `at` stands for; 0: it is no such escape.
+uint32_t surrogate_at(std::string_view body, size_t at) {
+  if (at + 6 > body.size() || body[at] != '\\' || body[at + 1] != 'u') return 0;
+  uint32_t value = 0;
+  const char* end = body.data() + at + 6;
+  const auto read = std::from_chars(body.data() + at + 2, end, value, 16);
+  return read.ptr == end && value >= 0xD800 && value <= 0xDFFF ? value : 0;
+}
+
+/// Clients that cut a text inside a character send half of a pair; it becomes U+FFFD, as bytes that are not UTF-8 do
+/// elsewhere. Empty: there is nothing to repair.
+std::string without_lone_surrogates(std::string_view body) {
+  std::string repaired;
+  for (size_t at = body.find("\\u"); at != std::string_view::npos; at = body.find("\\u", at)) {
+    size_t slashes = 0;
+    while (slashes < at && body[at - slashes - 1] == '\\') ++slashes;
+    const uint32_t first = slashes % 2 == 0 ? surrogate_at(body, at) : 0;
+    const uint32_t second = first != 0 && first < 0xDC00 ? surrogate_at(body, at + 6) : 0;
+    if (first == 0) {
+      at += 2;
+    } else if (second >= 0xDC00) {
+      at += 12;
+    } else {
+      if (repaired.empty()) repaired = body;
+      repaired.replace(at, 6, "\\ufffd");
+      at += 6;
+    }
+  }
+  return repaired;
+}
+
 [[noreturn]] void refuse(std::string_view name, std::string_view wanted) {
   throw bad_request(fmt::format("{} must be {}", name, wanted), std::string(name));
 }
@@ -103,12 +134,16 @@ std::optional<int64_t> as_integer(const Json& value) {
 
 Json parse_body(std::string_view body) {
   check_shape(body);
+  const std::string repaired = without_lone_surrogates(body);
+  if (!repaired.empty()) body = repaired;
   try {
     return Json::parse(body.begin(), body.end());
   } catch (const Json::parse_error& failure) {
     throw bad_request(fmt::format("the body is not JSON at byte {}: {}", failure.byte, parse_problem(failure.what())));
-  } catch (const Json::exception& failure) {
-    throw bad_request(fmt::format("the body is not JSON: {}", failure.what()));
+  } catch (const Json::out_of_range&) {
+    throw bad_request("a number in the body is too large");
+  } catch (const Json::exception&) {
+    throw bad_request("the body is not JSON");
   }
 }
 

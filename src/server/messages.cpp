@@ -1,6 +1,8 @@
 #include "server/messages.h"
 
+#include <algorithm>
 #include <array>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -58,6 +60,10 @@ void check_message(const Json& message, const std::string& where) {
   }
   check_content(member(message, "content"), where);
   if (const Json* calls = member(message, "tool_calls")) check_calls(*calls, where);
+  const Json* answers = member(message, "tool_call_id");
+  if (name == "tool" && (answers == nullptr || !answers->is_string())) {
+    refuse(where, "needs a tool_call_id: the id of the call that it answers");
+  }
 }
 
 }  // namespace
@@ -91,6 +97,17 @@ std::string tool_name(const Json& tool) {
 
 namespace {
 
+constexpr size_t longest_tool_name = 256;
+
+/// What calls can carry in every syntax: no blanks, no brackets, no quotes.
+bool is_tool_name(const std::string& name) {
+  const auto fits = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           std::string_view("_-.:/").find(c) != std::string_view::npos;
+  };
+  return name.size() <= longest_tool_name && std::all_of(name.begin(), name.end(), fits);
+}
+
 Json read_offered(const Json& body) {
   const Json* tools = member(body, "tools");
   if (tools == nullptr) return Json::array();
@@ -100,7 +117,13 @@ Json read_offered(const Json& body) {
     const Json& tool = (*tools)[i];
     const std::string place = fmt::format("tools[{}]", i);
     if (!tool.is_object()) throw bad_request(place + " must be an object", "tools");
-    if (tool_name(tool).empty()) throw bad_request(place + " needs a function name", "tools");
+    const std::string name = tool_name(tool);
+    if (name.empty()) throw bad_request(place + " needs a function name", "tools");
+    if (!is_tool_name(name)) {
+      throw bad_request(
+          fmt::format("{}.function.name must be at most {} letters, digits and _ - . : /", place, longest_tool_name),
+          "tools");
+    }
     const Json* function = member(tool, "function");
     const Json* parameters = member(function != nullptr ? *function : tool, "parameters");
     if (parameters != nullptr && !parameters->is_object()) {

@@ -31,6 +31,7 @@ text::ReplyOptions parser_options(const ReplyTextSettings& settings) {
   options.starts_in_reasoning = settings.starts_in_reasoning;
   options.parallel_tool_calls = settings.parallel_calls;
   options.stream_arguments = settings.stream_arguments;
+  options.drop_cut_calls = settings.call_is_forced;
   options.make_call_id = [](size_t) { return new_id("call_"); };
   return options;
 }

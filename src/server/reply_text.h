@@ -22,6 +22,7 @@ struct ReplyTextSettings {
   bool starts_in_reasoning = false;  ///< the prompt opened the block
   bool parallel_calls = true;        ///< false: at most one call
   bool stream_arguments = false;     ///< arguments go out as they grow
+  bool call_is_forced = false;       ///< a call that the limit cuts is no content
 };
 
 class ReplyText {

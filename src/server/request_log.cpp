@@ -24,7 +24,7 @@ void RequestLog::finished(const std::string& id, const std::string& label, const
                   {"prompt_tokens", counts.prompt_tokens},
                   {"cached_tokens", counts.cached_tokens},
                   {"reply_tokens", counts.reply_tokens},
-                  {"first_token_seconds", summary.first_token},
+                  {"first_token_seconds", summary.first_token < 0 ? Json(nullptr) : Json(summary.first_token)},
                   {"seconds", summary.seconds},
                   {"tokens_per_second", decode_rate},
                   {"drafted", counts.drafted},
@@ -34,12 +34,13 @@ void RequestLog::finished(const std::string& id, const std::string& label, const
     line(dump(entry));
     return;
   }
+  const std::string first_token =
+      summary.first_token < 0 ? "no token" : fmt::format("first token {:.3f} s", summary.first_token);
   line(fmt::format(
-      "[tensorfold] done {}{}{}: prompt {} (cached {}), reply {} ({}), first token {:.3f} s, total {:.3f} s, "
+      "[tensorfold] done {}{}{}: prompt {} (cached {}), reply {} ({}), {}, total {:.3f} s, "
       "{:.1f} tokens/s, drafts {}/{}, {}",
       id, label.empty() ? "" : " ", label, counts.prompt_tokens, counts.cached_tokens, counts.reply_tokens,
-      token_sha(summary.tokens), summary.first_token, summary.seconds, decode_rate, counts.accepted, counts.drafted,
-      finish));
+      token_sha(summary.tokens), first_token, summary.seconds, decode_rate, counts.accepted, counts.drafted, finish));
 }
 
 void RequestLog::refused(const std::string& path, const std::string& label, int status, const std::string& message) {

@@ -26,6 +26,8 @@ void handle_stored_response(ResponseStore& store, const std::shared_ptr<Exchange
 void handle_models(Service& service, const std::shared_ptr<Exchange>& exchange);
 void handle_tokenize(Service& service, const std::shared_ptr<Exchange>& exchange);
 void handle_detokenize(Service& service, const std::shared_ptr<Exchange>& exchange);
+/// Scores labels at the answer's position; nothing is generated.
+void handle_decisions(Service& service, const std::shared_ptr<Exchange>& exchange, const Client& client);
 
 /// Sends the head of an event stream; `ping` keeps a silent one alive.
 void begin_events(Exchange& exchange, const std::string& ping = ":\n\n");

@@ -260,6 +260,7 @@ class Server::Implementation {
     if (post && path == "/messages/count_tokens") return handle_count_tokens(service_, exchange);
     if (post && path == "/tokenize") return handle_tokenize(service_, exchange);
     if (post && path == "/detokenize") return handle_detokenize(service_, exchange);
+    if (post && path == "/decisions") return handle_decisions(service_, exchange, client);
     throw ApiError(404, "invalid_request_error",
                    fmt::format("there is no {} {} here", request.method, request.path.substr(0, 200)), "not_found");
   }

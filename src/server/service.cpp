@@ -145,6 +145,7 @@ CheckedRequest Service::check_chat(const Json& body) const {
   checked.text.stream_arguments = checked.fields.stream;
   const auto budget = integer_field(body, "thinking_budget", 0, INT32_MAX).value_or(0);
   checked.thinking_budget = budget > 0 ? static_cast<int32_t>(budget) : options_.defaults.thinking_budget;
+  checked.text.call_is_forced = checked.tools.forced();
   if (checked.tools.forced()) checked.gate = gate_for(checked);
   check_room(checked, "messages");
   return checked;
@@ -241,6 +242,7 @@ std::shared_ptr<engine::Constraint> Service::make_constraint(const CheckedReques
     parts.push_back(call_gate(*checked.gate, tokens_));
   }
   if (checked.grammar) parts.push_back(place_grammar(checked));
+  if (checked.forced_token >= 0) parts.push_back(thinking_budget(1, {checked.forced_token}, -1));
   return all_of(std::move(parts));
 }
 
@@ -248,17 +250,22 @@ void Service::check_room(CheckedRequest& checked, const std::string& param) cons
   const int64_t window = context();
   const auto prompt = static_cast<int64_t>(checked.prompt.ids.size());
   const int64_t room = window - prompt;
+  const char* verb = param == "messages" ? "have" : "has";
   if (room < 1) {
-    throw context_error(fmt::format("This server's maximum context length is {} tokens. The request has {} prompt "
-                                    "tokens, which leaves no room for a reply; shorten it.",
-                                    window, prompt),
+    throw context_error(fmt::format("This server's maximum context length is {} tokens. However, your {} {} {} tokens, "
+                                    "which leaves no room for a reply. Please reduce the length of the {} to at most "
+                                    "{} tokens, or start the server with a larger --context if memory allows.",
+                                    window, param, verb, prompt, param, window - 1),
                         param);
   }
   if (checked.fields.max_tokens && *checked.fields.max_tokens > room) {
-    throw context_error(fmt::format("This server's maximum context length is {} tokens. The request has {} prompt "
-                                    "tokens and asks for up to {} reply tokens; at most {} fit.",
-                                    window, prompt, *checked.fields.max_tokens, room),
-                        param);
+    throw context_error(
+        fmt::format("This server's maximum context length is {} tokens. However, you requested {} tokens "
+                    "({} in the {}, {} in the completion). Please reduce the length of the {} to at "
+                    "most {} tokens or max_tokens to at most {}.",
+                    window, prompt + *checked.fields.max_tokens, prompt, param, *checked.fields.max_tokens, param,
+                    std::max<int64_t>(window - *checked.fields.max_tokens, 0), room),
+        param);
   }
   if (!checked.fields.max_tokens) {
     checked.fields.max_tokens = static_cast<int32_t>(std::min<int64_t>(options_.defaults.max_tokens, room));

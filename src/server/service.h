@@ -51,6 +51,7 @@ struct CheckedRequest {
   ToolSettings tools;
   ReplyTextSettings text;
   int32_t thinking_budget = 0;                      ///< 0: none
+  int32_t forced_token = -1;  ///< >= 0: the first token of the reply
   std::optional<CallGate> gate;                     ///< a call must be made
   std::shared_ptr<text::grammar::Matcher> grammar;  ///< what the answer must be; null: free
   bool thinking = false;

@@ -285,7 +285,7 @@ bool ReplyParser::step_call(bool finished) {
   if (status == ReadStatus::more) return false;
   if (status == ReadStatus::calls) {
     emit_calls();
-  } else if (!growing_) {
+  } else if (!growing_ && !(finished && options_.drop_cut_calls)) {
     emit_content(unread().substr(0, reader_->end()));
   }
   growing_ = false;

@@ -48,6 +48,9 @@ struct ReplyOptions {
   /// True: the arguments of a call in <parameter=...> tags go out as they grow. A call that is cut or broken afterwards
   /// stays begun, its JSON unfinished. False: a call goes out whole, and a broken one is content.
   bool stream_arguments = false;
+  /// True: a call that the end of the reply cuts is dropped instead of being content (it was asked for, so its markers
+  /// are no text of the model's).
+  bool drop_cut_calls = false;
   /// The id of the call of an index; "call_0", "call_1", ... if empty.
   std::function<std::string(std::size_t call_index)> make_call_id;
 };

@@ -92,8 +92,8 @@ TemplateTraits find_template_traits(std::string_view source, const TrialRender& 
 std::string effort_for_template(const TemplateTraits& traits, std::string_view asked) {
   const std::ptrdiff_t rank = effort_rank(asked);
   if (rank == static_cast<std::ptrdiff_t>(effort_words.size())) {
-    fail(ErrorKind::invalid_request, "reasoning_effort must be minimal, low, medium, high, xhigh or max, not '{}'",
-         asked);
+    fail(ErrorKind::invalid_request,
+         "reasoning_effort must be none, minimal, low, medium, high, xhigh or max, not '{}'", asked);
   }
   if (traits.effort_levels.empty()) return asked == "max" ? "xhigh" : std::string(asked);
   const auto distance = [&](const std::string& level) { return std::abs(effort_rank(level) - rank); };

@@ -129,7 +129,8 @@ TEST(HttpServer, InvitesABodyThatWaitsForIt) {
 TEST(HttpServer, RefusesAmbiguousAndBrokenFraming) {
   Echo echo;
   for (const char* wrong :
-       {"POST /echo HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+       {"POST /echo HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc",
+        "POST /echo HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
         "POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\nabc\r\n0\r\n\r\n",
         "POST /echo HTTP/1.1\r\nTransfer-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc",
         "POST /echo HTTP/1.1\r\nContent-Length: -1\r\n\r\n", "POST /echo HTTP/1.1\r\nContent-Length: 3, 4\r\n\r\nabcd",
@@ -152,7 +153,7 @@ TEST(HttpServer, RefusesWhatIsTooLargeWithoutReadingIt) {
   EXPECT_EQ(announced.read_reply().status, 413);
 
   RawClient chunked(echo.port());
-  ASSERT_TRUE(chunked.send("POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"));
+  ASSERT_TRUE(chunked.send("POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"));
   const std::string piece = "10000\r\n" + std::string(0x10000, 'x') + "\r\n";
   for (int i = 0; i < 40 && chunked.send(piece); ++i) {
   }
@@ -175,7 +176,7 @@ TEST(HttpServer, ClosesSilentAndSlowClients) {
   half_header.send("POST /echo HT");
   EXPECT_EQ(half_header.read_reply().status, 408);
   RawClient half_body(echo.port());
-  half_body.send("POST /echo HTTP/1.1\r\nContent-Length: 10\r\n\r\nabc");
+  half_body.send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc");
   EXPECT_EQ(half_body.read_reply().status, 408);
 }
 
