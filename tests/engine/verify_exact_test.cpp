@@ -1,4 +1,4 @@
-// verify-exact on the demonstration model: no reply differs.
+// verify-exact on the demonstration model and on every family's golden checkpoint: no reply differs.
 #include "engine/verify_exact.h"
 
 #include <random>
@@ -9,15 +9,14 @@
 namespace tensorfold::engine {
 namespace {
 
-VerifyReport verify(int32_t requests, uint64_t seed) {
-  const FuzzFactory make = [](const FuzzWorld& world) {
+VerifyReport verify(const std::string& checkpoint, const std::vector<VerifyPrompt>& prompts, int32_t requests,
+                    uint64_t seed) {
+  const FuzzFactory make = [&](const FuzzWorld& world) {
     FuzzSubject subject;
     subject.backend = backend::make_cpu_backend(world.threads, world.simd);
-    subject.model = families::load_model(tensorfold::testing::project_path("models/demo"), *subject.backend, 320).model;
+    subject.model = families::load_model(tensorfold::testing::project_path(checkpoint), *subject.backend, 320).model;
     return subject;
   };
-  std::vector<VerifyPrompt> prompts;
-  for (const testing::GoldenCase& golden : testing::golden_cases()) prompts.push_back({"recorded", golden.prompt});
   const std::vector<VerifyDrafter> drafters = {{"own", [](backend::Backend& backend, families::Model& model) {
                                                   return drafters::make_drafters(backend, model, {});
                                                 }}};
@@ -37,14 +36,37 @@ VerifyReport verify(int32_t requests, uint64_t seed) {
   return report;
 }
 
-TEST(VerifyExact, NoReplyDiffers) {
-  const VerifyReport report = verify(40, 4);
-  EXPECT_GE(report.requests, 40);
+void expect_exact(const VerifyReport& report, int32_t requests) {
+  EXPECT_GE(report.requests, requests);
   EXPECT_EQ(report.differences, 0);
   for (const std::string& line : report.first_differences) ADD_FAILURE() << line;
   EXPECT_GT(report.accepted, 0U);
   EXPECT_GT(report.cached_tokens, 0U);
 }
+
+TEST(VerifyExact, NoReplyDiffers) {
+  std::vector<VerifyPrompt> prompts;
+  for (const testing::GoldenCase& golden : testing::golden_cases()) prompts.push_back({"recorded", golden.prompt});
+  expect_exact(verify("models/demo", prompts, 40, 4), 40);
+}
+
+class EveryFamily : public ::testing::TestWithParam<const char*> {};
+
+// Random weights accept almost nothing from their own head: the scripted drafters are what is kept here.
+TEST_P(EveryFamily, NoReplyDiffers) {
+  std::mt19937 random(6);
+  std::vector<VerifyPrompt> prompts;
+  for (const size_t size : {3, 17, 40, 90}) {
+    VerifyPrompt prompt{"random ids", std::vector<int32_t>(size)};
+    for (int32_t& token : prompt.tokens) token = static_cast<int32_t>(random() % 512);
+    prompts.push_back(std::move(prompt));
+  }
+  expect_exact(verify(std::string("tests/golden/") + GetParam() + "/mlx4", prompts, 24, 5), 24);
+}
+
+INSTANTIATE_TEST_SUITE_P(VerifyExact, EveryFamily,
+                         ::testing::Values("qwen3_5", "nemotron_h", "gemma4", "qwen4_exp", "glm5_next"),
+                         [](const auto& family) { return std::string(family.param); });
 
 }  // namespace
 }  // namespace tensorfold::engine
