@@ -8,7 +8,7 @@ std::vector<Command> all_commands() {
 #ifdef TENSORFOLD_HAS_HUB
   for (auto* hub_command : {pull_command, remove_command, update_command}) commands.push_back(hub_command());
 #endif
-  for (auto* command : {bench_command, plan_command, client_bench_command, schedule_fuzz_command, verify_exact_command,
+  for (auto* command : {convert_command, bench_command, plan_command, client_bench_command, schedule_fuzz_command, verify_exact_command,
                         service_command, completions_command, manual_command}) {
     commands.push_back(command());
   }

@@ -21,6 +21,7 @@ Command remove_command();
 Command update_command();
 
 Command plan_command();
+Command convert_command();
 Command client_bench_command();
 Command service_command();
 Command completions_command();

@@ -42,15 +42,6 @@ void check_vector(const TensorSpec& spec, const format::TensorInfo& tensor, form
 /// Buffers that old exporters save beside the weights and every loader derives itself.
 bool is_derived(std::string_view name) { return name.ends_with(".rotary_emb.inv_freq"); }
 
-/// How a converter with this quantisation stores a module: packed where the inputs are whole groups.
-std::optional<format::AffineFormat> packing_of(const TensorSpec& spec, const format::Quantization& quantization) {
-  const format::ModuleQuantization rule = quantization.of(spec.module);
-  if (spec.never_packed && rule.rule == format::ModuleRule::unsaid) return std::nullopt;
-  const bool packed = rule.rule != format::ModuleRule::plain && rule.format &&
-                      (rule.rule == format::ModuleRule::packed || spec.shape.back() % rule.format->group_size == 0);
-  return packed ? rule.format : std::nullopt;
-}
-
 /// Unknown names become one problem, skipped ones a note a kind.
 std::vector<std::string> check_names(const std::set<std::string>& known, std::span<const SkippedTensors> skipped,
                                      const format::TensorStore& store, format::ProblemList& problems) {
@@ -71,6 +62,14 @@ std::vector<std::string> check_names(const std::set<std::string>& known, std::sp
 }
 
 }  // namespace
+
+std::optional<format::AffineFormat> packing_of(const TensorSpec& spec, const format::Quantization& quantization) {
+  const format::ModuleQuantization rule = quantization.of(spec.module);
+  if (spec.never_packed && rule.rule == format::ModuleRule::unsaid) return std::nullopt;
+  const bool packed = rule.rule != format::ModuleRule::plain && rule.format &&
+                      (rule.rule == format::ModuleRule::packed || spec.shape.back() % rule.format->group_size == 0);
+  return packed ? rule.format : std::nullopt;
+}
 
 std::vector<std::string> check_inventory(std::span<const TensorSpec> inventory, std::span<const SkippedTensors> skipped,
                                          const format::TensorStore& store, const format::Quantization& quantization) {

@@ -22,6 +22,10 @@ namespace tensorfold::families {
 std::vector<std::string> check_inventory(std::span<const TensorSpec> inventory, std::span<const SkippedTensors> skipped,
                                          const format::TensorStore& store, const format::Quantization& quantization);
 
+/// How a converter with this quantisation stores a module: packed where the inputs are whole groups, routers and other
+/// matrices that converters leave alone only where config.json names them.
+std::optional<format::AffineFormat> packing_of(const TensorSpec& spec, const format::Quantization& quantization);
+
 /// Random weights for an inventory (bench --synthetic, tests), packed as `quantization` says; modules whose inputs are
 /// not whole groups, and routers and other modules that it excludes, are bf16.
 std::unique_ptr<format::SyntheticStore> make_synthetic_store(std::span<const TensorSpec> inventory,

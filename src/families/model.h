@@ -122,6 +122,10 @@ struct Family {
   /// Loads a checkpoint that check_inventory (families/inventory.h) has passed. `max_rows`: see Model.
   std::unique_ptr<Model> (*load)(const nlohmann::json& config, const format::TensorStore& store,
                                  backend::Backend& backend, int32_t max_rows);
+  /// What a conversion to MLX's format adds to the vector `name` (MLX layout) of such an original: 1 where the original
+  /// holds w of a multiplier 1 + w and MLX the multiplier. Null: nothing ever.
+  float (*conversion_shift)(const nlohmann::json& config, const format::TensorStore& store,
+                            const std::string& name) = nullptr;
 };
 
 /// The family that serves this config ("model_type", read from text_config too), or null.

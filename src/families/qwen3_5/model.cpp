@@ -52,6 +52,15 @@ float norm_shift(const Config& config, const Layout& layout, const format::Tenso
   return layout.root == Layout{}.root ? 0.0F : 1.0F;
 }
 
+/// The decoder's own norms alone: those of the delta heads and of the MTP head stay as they are.
+float conversion_shift(const nlohmann::json& config, const format::TensorStore& store, const std::string& name) {
+  const Layout mlx;
+  if (!name.starts_with(mlx.root)) return 0.0F;
+  const bool centred = name.ends_with("layernorm.weight") || name.ends_with("q_norm.weight") ||
+                       name.ends_with("k_norm.weight") || name == mlx.root + "norm.weight";
+  return centred ? norm_shift(parse_config(config), find_layout(store.names()), store) : 0.0F;
+}
+
 }  // namespace
 
 // The head's norms are zero-centred in every layout.
@@ -124,7 +133,8 @@ Family family() {
           .load = [](const nlohmann::json& config, const format::TensorStore& store, backend::Backend& backend,
                      int32_t max_rows) -> std::unique_ptr<Model> {
             return std::make_unique<Qwen35Model>(config, store, backend, max_rows);
-          }};
+          },
+          .conversion_shift = conversion_shift};
 }
 
 }  // namespace tensorfold::families::qwen3_5
