@@ -20,7 +20,7 @@ std::vector<Option> run_options(RunOptions& options) {
       {"--threads", "N", "CPU threads; 0: one a core", group, &options.threads, {}},
       {"--context",
        "N",
-       "prompt and reply tokens of one conversation; 0: as many as the model and memory allow",
+       "prompt and reply tokens of one conversation; 0: as many as the model and memory allow (GLM-5.3-Flash: 2,051)",
        group,
        &options.context,
        {}},

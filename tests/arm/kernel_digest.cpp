@@ -73,6 +73,9 @@ void products(const KernelTable& kernels, Numbers& numbers) {
         print("dot_tile", sums);
         kernels.dot_slice(matrix, slice.data(), inputs, x.data(), rows, panel.floats(), sums.data());
         print("dot_slice", sums);
+        std::vector<float> columns(static_cast<size_t>(inputs), 0.5F);
+        kernels.add_transposed(panel.floats(), inputs, x.data(), columns.data());
+        print("add_transposed", columns);
       }
     }
   }
@@ -101,6 +104,13 @@ void rows(const KernelTable& kernels, Numbers& numbers) {
     print("soft_cap", y);
     kernels.relu_squared(y.data(), n, y.data());
     print("relu_squared", y);
+    kernels.layer_norm(a.data(), b.data(), y.data(), n, 1e-6F, y.data());
+    print("layer_norm", y);
+    const std::vector<float> weights = numbers.values(15);
+    std::vector<float> streams = numbers.values(3 * n);
+    kernels.read_streams(streams.data(), weights.data(), 3, n, y.data());
+    kernels.write_streams(y.data(), weights.data() + 3, weights.data() + 6, 3, n, streams.data());
+    print("streams", streams);
     const float* history[] = {a.data(), b.data(), a.data(), y.data()};
     std::vector<float> convolved(static_cast<size_t>(n));
     const std::vector<float> taps = numbers.values(4 * n);
@@ -140,6 +150,8 @@ void mixers(const KernelTable& kernels, Numbers& numbers) {
       print("delta_step", y);
       print("delta_state", state);
     }
+    kernels.channel_decay(query.data(), key.data(), 0.7F, -5.0F, dim, decays.data());
+    print("channel_decay", decays);
 
     const int64_t heads = 7;
     const std::vector<float> cache = numbers.values(150 * (dim + value_dim));
@@ -150,6 +162,14 @@ void mixers(const KernelTable& kernels, Numbers& numbers) {
     kernels.attend(
         {keys.data(), 37, 150, 0, dim, dim, value_dim, heads, queries.data(), 0.1F, results.data(), value_dim + 2});
     print("attend", results);
+    std::vector<float> pooled(static_cast<size_t>(dim / 2));
+    kernels.pool_mean(keys.data(), 4, dim / 2, pooled.data());
+    print("pool_mean", pooled);
+    kernels.pool_gated(keys.data(), queries.data(), 4, dim / 2, pooled.data());
+    print("pool_gated", pooled);
+    std::vector<float> scores(150);
+    kernels.score_blocks({keys.data(), 150, queries.data(), value.data(), heads, dim, 0.1F, scores.data()});
+    print("score_blocks", scores);
     kernels.merge(results.data(), heads, value_dim + 2, value_dim, y.data());
     print("merge", y);
   }

@@ -50,8 +50,9 @@ void expect_serial_replies(const std::string& family) {
 
 TEST(FamilyDrafts, NemotronRepliesAreSerialWithItsMtpHead) { expect_serial_replies("nemotron_h"); }
 
-// With rows chosen by its indexer: the prompt is longer than the golden checkpoint's budget of 16 keys.
+// With rows chosen by their indexers: the prompt is longer than what every row attends to.
 TEST(FamilyDrafts, FlashNextRepliesAreSerialWithItsMtpHead) { expect_serial_replies("qwen4_exp"); }
+TEST(FamilyDrafts, GlmRepliesAreSerialWithItsMtpHead) { expect_serial_replies("glm5_next"); }
 
 /// A DFlash v1 drafter for the golden Gemma checkpoint, as published ones are made, with random weights.
 nlohmann::json dflash_config() {
@@ -91,6 +92,58 @@ tensorfold::testing::MemoryStore dflash_weights() {
     matrix(at + "mlp.down_proj.weight", 128, 96);
   }
   return store;
+}
+
+/// A DFlash2 drafter for the golden GLM checkpoint: dynamic convolutions and a candidate selector.
+nlohmann::json dflash2_config() {
+  nlohmann::json config = dflash_config();
+  config["architectures"] = {"DFlash2DraftModel"};
+  config["is_causal"] = false;
+  config.erase("final_logit_softcapping");
+  config["dflash_config"].update({{"block_size", 8},
+                                  {"conv_kernel_size", 2},
+                                  {"conv_group_size", 16},
+                                  {"selector_rank", 16},
+                                  {"selector_top_k", 8}});
+  return config;
+}
+
+tensorfold::testing::MemoryStore dflash2_weights() {
+  tensorfold::testing::MemoryStore store = dflash_weights();
+  std::mt19937 random(82);
+  const auto add = [&](const std::string& name, const std::vector<int64_t>& shape) {
+    size_t count = 1;
+    for (const int64_t size : shape) count *= static_cast<size_t>(size);
+    store.add(name, shape, random_values(random, count, 0.1F));
+  };
+  add("candidate_selector.hidden_projection.weight", {16, 128});
+  add("candidate_selector.predecessor_codebook", {512, 16});
+  add("candidate_selector.successor_codebook", {512, 16});
+  for (const char* layer : {"layers.0.", "layers.1."}) {
+    for (const char* convolution : {"attention_conv", "mlp_conv"}) {
+      add(std::string(layer) + convolution + ".base_kernel", {2, 2, 128});
+      add(std::string(layer) + convolution + ".kernel_projection.weight", {2 * 2 * 8, 128});
+    }
+  }
+  return store;
+}
+
+TEST(FamilyDrafts, GlmRepliesAreSerialWithADflash2Drafter) {
+  const GoldenFile golden(project_path("tests/golden/glm5_next/golden.safetensors"));
+  const auto subject = testing::load_subject("tests/golden/glm5_next/mlx4", 2, 256);
+  const tensorfold::testing::MemoryStore store = dflash2_weights();
+  for (const bool tree : {false, true}) {
+    Drafters own;
+    own.push_back(
+        std::make_unique<drafters::DflashDrafter>(*subject->backend, subject->model(), dflash2_config(), store,
+                                                  drafters::DflashOptions{.bits = 0, .tree = tree, .weights = {}}));
+    int32_t drafted = 0;
+    const std::vector<int32_t> expected = golden.ids("mlx4.greedy");
+    EXPECT_EQ(reply_with(*subject, std::move(own), golden.ids("hf.1.input_ids"), static_cast<int32_t>(expected.size()),
+                         drafted),
+              expected);
+    EXPECT_GT(drafted, 0);
+  }
 }
 
 TEST(FamilyDrafts, GemmaRepliesAreSerialWithADflashDrafter) {
