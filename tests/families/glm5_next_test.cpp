@@ -392,6 +392,8 @@ TEST(Glm5NextPublished, SizesFromTheConfigAlone) {
   const ModelInfo info = family.describe(config);
   EXPECT_EQ(info.layers, 45);
   EXPECT_EQ(info.default_context, 2051);
+  ASSERT_EQ(info.notes.size(), 1U);
+  EXPECT_NE(info.notes.front().find("2051 tokens"), std::string::npos);
   EXPECT_EQ(info.end_tokens, (std::vector<int32_t>{154820, 154827, 154829}));
   EXPECT_TRUE(info.draft_head);
   // 5.0 GB a token and rank of two, but for what both read.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "format/config.h"
@@ -120,7 +121,11 @@ ModelInfo describe(const nlohmann::json& json) {
   info.layers = static_cast<int32_t>(config.layers.size());
   info.native_context = config.native_context;
   // Beyond it rows attend to a choice of positions. Tiny configs, whose limit serves nobody, have no default.
-  if (config.dense_context() >= 1024) info.default_context = std::min(config.dense_context(), config.native_context);
+  if (config.dense_context() >= 1024) {
+    info.default_context = std::min(config.dense_context(), config.native_context);
+    info.notes.push_back(fmt::format("without --context a conversation takes {} tokens: so many are all attended to",
+                                     info.default_context));
+  }
   info.end_tokens = format::end_tokens(json);
   info.draft_head = config.mtp;
   const auto bytes = count_bytes(list_tensors(config, Layout{}), format::Quantization::parse(json));
