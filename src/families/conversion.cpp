@@ -24,13 +24,16 @@ constexpr std::string_view kRoots[] = {"model.language_model.",
 /// Where stacked experts stand in MLX's names, and what their parts are called in the originals.
 constexpr std::string_view kStacks[] = {"experts.switch_glu.", "switch_mlp."};
 
+/// One tensor of its own name, which is copied.
+bool is_bare(const TensorSpec& spec) { return spec.role == TensorRole::vector || spec.role == TensorRole::integers; }
+
 class SourceFinder {
  public:
   explicit SourceFinder(const format::TensorStore& store) : store_(store) {}
 
   /// The rows that make up a spec, or nothing.
   [[nodiscard]] std::vector<SourceRows> find(const TensorSpec& spec) const {
-    if (spec.role == TensorRole::vector) return whole(find_named(spec.module, spec.draft_head));
+    if (is_bare(spec)) return whole(find_named(spec.module, spec.draft_head));
     for (const char* ending : {".weight", ""}) {
       if (const auto* tensor = find_named(spec.module + ending, spec.draft_head)) return whole(tensor);
     }
@@ -106,7 +109,7 @@ bool fits(const ConvertedTensor& tensor, const TensorSpec& spec) {
   int64_t values = 0;
   for (const SourceRows& source : tensor.sources) {
     const int64_t width = source.tensor->shape.empty() ? 1 : source.tensor->shape.back();
-    if (spec.role != TensorRole::vector && width != spec.shape.back()) return false;
+    if (!is_bare(spec) && width != spec.shape.back()) return false;
     values += source.count * width;
   }
   return values == value_count(spec.shape);
@@ -114,7 +117,7 @@ bool fits(const ConvertedTensor& tensor, const TensorSpec& spec) {
 
 /// A module keeps the bare name of a parameter that is not packed.
 std::string plain_name(const TensorSpec& spec, const std::vector<SourceRows>& sources) {
-  if (spec.role == TensorRole::vector) return spec.module;
+  if (is_bare(spec)) return spec.module;
   const bool bare = sources.size() == 1 && spec.shape.size() == 2 && !sources.front().tensor->name.ends_with(".weight");
   return bare ? spec.module : spec.module + ".weight";
 }
@@ -140,7 +143,7 @@ std::vector<ConvertedTensor> plan_conversion(const Family& family, const nlohman
       }
       continue;
     }
-    tensor.packing = spec.role == TensorRole::vector ? std::nullopt : packing_of(spec, quantization);
+    tensor.packing = is_bare(spec) ? std::nullopt : packing_of(spec, quantization);
     tensor.name = tensor.packing ? spec.module : plain_name(spec, tensor.sources);
     tensor.shape = spec.shape;
     if (family.conversion_shift != nullptr && spec.role == TensorRole::vector)
@@ -148,7 +151,7 @@ std::vector<ConvertedTensor> plan_conversion(const Family& family, const nlohman
     if (!fits(tensor, spec))
       problems.add("{} does not have the shape {}", tensor.sources.front().tensor->name, format::to_string(spec.shape));
     for (const SourceRows& source : tensor.sources) {
-      if (!format::is_float(source.tensor->type))
+      if (spec.role != TensorRole::integers && !format::is_float(source.tensor->type))
         problems.add("{} has the dtype {}", source.tensor->name, format::to_string(source.tensor->type));
     }
     tensors.push_back(std::move(tensor));

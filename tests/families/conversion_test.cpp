@@ -112,7 +112,8 @@ TEST_P(Conversion, AMixedRecipePacksSomeModulesWiderAndLoads) {
   EXPECT_THROW(make_quantization(require_family(plain), plain, 4, 64, "mixed_1_9"), Error);
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, Conversion, ::testing::Values("qwen3_5", "nemotron_h", "gemma4", "glm5_next"),
+INSTANTIATE_TEST_SUITE_P(Families, Conversion,
+                         ::testing::Values("qwen3_5", "nemotron_h", "gemma4", "qwen4_exp", "glm5_next"),
                          [](const auto& family) { return family.param; });
 
 TEST(ConversionPlan, NamesWhatHasNoSource) {

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "format/config.h"
+#include "format/floats.h"
 
 namespace tensorfold::families::qwen4_exp {
 
@@ -51,6 +52,20 @@ float norm_shift(WeightLoader& loader, const Config& config, const Layout& layou
   if (share <= 0.1 && median >= -0.5 && median <= 0.25) return 1.0F;
   fail(ErrorKind::corrupt_file,
        "the hc_norm weights lie around {:.2f}: neither norm multipliers nor their distances from 1", median);
+}
+
+/// Of an original that holds w: every norm but the delta heads' own.
+float conversion_shift(const nlohmann::json& /*config*/, const format::TensorStore& store, const std::string& name) {
+  if (name.find("norm") == std::string::npos || name.ends_with("linear_attn.norm.weight")) return 0.0F;
+  const std::string first = find_layout(store.names()).layer(0) + "attn_hyper_connection.hc_norm.weight";
+  const format::TensorInfo* tensor = store.find(first);
+  if (tensor == nullptr || !format::is_float(tensor->type)) return 0.0F;
+  std::vector<std::byte> bytes(tensor->bytes);
+  store.read(*tensor, 0, bytes);
+  std::vector<float> values(bytes.size() / static_cast<size_t>(format::size_of(tensor->type)));
+  format::widen(tensor->type, bytes, values);
+  const double sum = std::accumulate(values.begin(), values.end(), 0.0);
+  return sum < 0.5 * static_cast<double>(values.size()) ? 1.0F : 0.0F;
 }
 
 }  // namespace
@@ -191,7 +206,8 @@ Family family() {
           .load = [](const nlohmann::json& config, const format::TensorStore& store, backend::Backend& backend,
                      int32_t max_rows) -> std::unique_ptr<Model> {
             return std::make_unique<FlashNextModel>(config, store, backend, max_rows);
-          }};
+          },
+          .conversion_shift = conversion_shift};
 }
 
 }  // namespace tensorfold::families::qwen4_exp
