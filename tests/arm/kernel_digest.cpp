@@ -104,7 +104,7 @@ void rows(const KernelTable& kernels, Numbers& numbers) {
     print("soft_cap", y);
     kernels.relu_squared(y.data(), n, y.data());
     print("relu_squared", y);
-    kernels.layer_norm(a.data(), b.data(), y.data(), n, 1e-6F, y.data());
+    kernels.layer_norm(a.data(), b.data(), b.data(), n, 1e-6F, y.data());
     print("layer_norm", y);
     const std::vector<float> weights = numbers.values(15);
     std::vector<float> streams = numbers.values(3 * n);
