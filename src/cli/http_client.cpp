@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "cli/streamed_body.h"
 
 namespace tensorfold::cli {
 namespace {
@@ -79,45 +80,6 @@ std::string header(const std::string& head, const std::string& name) {
   return head.substr(start, head.find("\r\n", start) - start);
 }
 
-/// Takes a body apart as it arrives: chunked framing first, then events.
-class Body {
- public:
-  Body(bool chunked, const EventReceiver& on_event) : chunked_(chunked), on_event_(on_event) {}
-  void feed(std::string& raw) {
-    if (!chunked_) {
-      take(raw);
-      raw.clear();
-      return;
-    }
-    for (;;) {
-      const size_t line = raw.find("\r\n");
-      if (line == std::string::npos) return;
-      const size_t size = std::strtoull(raw.c_str(), nullptr, 16);
-      if (raw.size() < line + 2 + size + 2) return;
-      if (size == 0) done_ = true;
-      take(std::string_view(raw).substr(line + 2, size));
-      raw.erase(0, line + 2 + size + 2);
-      if (done_) return;
-    }
-  }
-  [[nodiscard]] bool done() const { return done_; }
-  std::string text;
-
- private:
-  void take(std::string_view piece) {
-    text += piece;
-    if (!on_event_) return;
-    for (size_t end = text.find("\n\n"); end != std::string::npos; end = text.find("\n\n")) {
-      const size_t data = text.find("data: ");
-      if (data < end) on_event_(std::string_view(text).substr(data + 6, end - data - 6));
-      text.erase(0, end + 2);
-    }
-  }
-  bool chunked_;
-  bool done_ = false;
-  const EventReceiver& on_event_;
-};
-
 }  // namespace
 
 ServerUrl ServerUrl::parse(std::string_view url) {
@@ -158,7 +120,7 @@ HttpAnswer exchange(const ServerUrl& url, const std::string& path, const std::st
   answer.status = head.size() > 12 ? std::atoi(head.c_str() + 9) : 0;
   answer.content_type = header(head, "content-type");
   const EventReceiver none;
-  Body reader(header(head, "transfer-encoding") == "chunked", answer.status == 200 ? on_event : none);
+  StreamedBody reader(header(head, "transfer-encoding") == "chunked", answer.status == 200 ? on_event : none);
   const std::string length = header(head, "content-length");
   const size_t expected = length.empty() ? std::string::npos : std::strtoull(length.c_str(), nullptr, 10);
   size_t received = raw.size();
@@ -169,7 +131,7 @@ HttpAnswer exchange(const ServerUrl& url, const std::string& path, const std::st
     received += raw.size() - before;
     reader.feed(raw);
   }
-  answer.body = std::move(reader.text);
+  answer.body = reader.take_text();
   return answer;
 }
 

@@ -56,8 +56,20 @@ std::vector<std::pair<std::string, std::string>> described(const Json& list, con
   return result;
 }
 
+/// The first words for yes and no that are one token each.
+std::pair<std::string, std::string> yes_no_labels(const text::Tokenizer& tokenizer) {
+  const std::vector<std::pair<std::string, std::string>> words = {{"yes", "no"}, {"Yes", "No"}, {"Y", "N"}};
+  for (const auto& [yes, no] : words) {
+    const bool single =
+        tokenizer.encode(std::string_view(yes)).size() == 1 && tokenizer.encode(std::string_view(no)).size() == 1;
+    if (single) return {yes, no};
+  }
+  return words.front();
+}
+
 /// Reads one question; the lines that list its answers go to `lines`.
-Question read_question(const Json& body, const std::string& where, std::string& lines) {
+Question read_question(const text::Tokenizer& tokenizer, const Json& body, const std::string& where,
+                       std::string& lines) {
   Question question;
   const std::string& kind = text_field(body, "type", where);
   const auto add = [&](const std::string& name, const std::string& label, const std::string& meaning) {
@@ -84,7 +96,9 @@ Question read_question(const Json& body, const std::string& where, std::string& 
     }
   } else if (kind == "yes_no") {
     question.kind = Question::Kind::yes_no;
-    for (const char* answer : {"yes", "no"}) add(answer, answer, string_field(body, answer).value_or(""));
+    const auto [yes, no] = yes_no_labels(tokenizer);
+    add("yes", yes, string_field(body, "yes").value_or(""));
+    add("no", no, string_field(body, "no").value_or(""));
   } else {
     throw bad_request(fmt::format("{}.type must be choice, score or yes_no, not '{}'", where, kind), "questions");
   }
@@ -108,7 +122,7 @@ std::vector<int32_t> label_tokens(const text::Tokenizer& tokenizer, const Questi
 Question checked_question(Service& service, const Json& body, const Json& asked, const std::string& where) {
   if (!asked.is_object()) throw bad_request(where + " must be an object", "questions");
   std::string lines;
-  Question question = read_question(asked, where, lines);
+  Question question = read_question(*service.model().tokenizer, asked, where, lines);
   const Json* input = member(body, "input");
   if (input == nullptr || !input->is_string()) throw bad_request("input must be a string", "input");
   const std::string text = fmt::format("{}\n\n{}\n{}Answer with exactly one of these and nothing else: {}.",

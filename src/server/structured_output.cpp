@@ -13,7 +13,8 @@ namespace {
 
 using Kind = OutputFormat::Kind;
 
-constexpr size_t most_grammars = 32;
+constexpr size_t most_grammars = 16;
+constexpr size_t longest_text = size_t{256} << 10;
 
 [[noreturn]] void refuse(const std::string& field, const std::string& what) {
   throw bad_request(fmt::format("{} {}", field, what), field.substr(0, field.find('.')));
@@ -33,6 +34,7 @@ OutputFormat schema_format(Json value, const std::string& field) {
 
 OutputFormat text_format(Kind kind, const Json& value, const std::string& field) {
   if (!value.is_string() || value.get_ref<const std::string&>().empty()) refuse(field, "must be a non-empty string");
+  if (value.get_ref<const std::string&>().size() > longest_text) refuse(field, "is longer than 256 KiB");
   return {kind, value, field};
 }
 

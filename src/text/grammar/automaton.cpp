@@ -283,7 +283,9 @@ class Analysis {
     std::vector<bool> live(draft_.states.size(), false);
     for (bool changed = true; changed;) {
       changed = false;
-      for (const auto& states : states_of_) {
+      // Rules mostly call rules that were made after them.
+      for (auto rule = states_of_.rbegin(); rule != states_of_.rend(); ++rule) {
+        const auto& states = *rule;
         for (auto state = states.rbegin(); state != states.rend(); ++state) {
           if (live[*state] || !reaches_end(draft_.states[*state], live)) continue;
           live[*state] = true;
@@ -307,7 +309,7 @@ class Analysis {
     empty_.assign(starts_.size(), false);
     for (bool changed = true; changed;) {
       changed = false;
-      for (size_t rule = 0; rule < starts_.size(); ++rule) {
+      for (size_t rule = starts_.size(); rule-- > 0;) {
         if (empty_[rule] || !can_be_empty(starts_[rule])) continue;
         empty_[rule] = true;
         changed = true;

@@ -23,6 +23,8 @@ namespace tensorfold::text::grammar {
 namespace {
 
 constexpr size_t most_schemas = 20'000;
+constexpr size_t most_merged_schemas = 50'000;
+constexpr size_t longest_schema = size_t{1} << 20;
 
 /// Keywords that could make a text invalid and that no grammar of ours enforces.
 constexpr std::array refused = {
@@ -150,10 +152,11 @@ class SchemaCompiler final : public SchemaContext {
     return result;
   }
 
-  Json flat(const Json& schema, const std::string& path) const {
-    return flattened(schema, path, [this](const std::string& reference, const std::string& where) -> const Json& {
+  Json flat(const Json& schema, const std::string& path) {
+    const FindReference find_it = [this](const std::string& reference, const std::string& where) -> const Json& {
       return find(reference, where);
-    });
+    };
+    return flattened(schema, path, find_it, budget_);
   }
 
   Expr compile(const Json& written, const std::string& path) {
@@ -293,6 +296,7 @@ class SchemaCompiler final : public SchemaContext {
   JsonRules json_;
   std::map<std::string, uint32_t> known_;
   std::map<std::string, uint32_t> references_;
+  size_t budget_ = most_merged_schemas;
 };
 
 }  // namespace
@@ -302,6 +306,9 @@ void refuse_schema(const std::string& path, const std::string& what) {
 }
 
 RuleSet json_schema_rules(const nlohmann::ordered_json& schema) {
+  if (schema.dump(-1, ' ', false, Json::error_handler_t::replace).size() > longest_schema) {
+    refuse_schema("#", "is larger than 1 MiB");
+  }
   RuleSet rules;
   SchemaCompiler compiler(schema, rules);
   rules.root = compiler.compile_root();

@@ -8,7 +8,7 @@
 namespace tensorfold::text::grammar {
 namespace {
 
-constexpr size_t mask_bytes_kept = size_t{64} << 20;
+constexpr size_t mask_bytes_kept = size_t{32} << 20;
 /// Stacks that one text may lead to at once, with those that read nothing.
 constexpr size_t most_places = 50'000;
 

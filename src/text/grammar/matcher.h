@@ -109,7 +109,7 @@ class Matcher {
   Automaton automaton_;
   std::shared_ptr<const Vocabulary> vocabulary_;
   std::array<uint8_t, 256> class_byte_{};  ///< some byte of each class
-  size_t most_configurations_ = 50'000;
+  size_t most_configurations_ = 20'000;
   size_t most_masks_;
 
   std::mutex mutex_;  // guards what follows

@@ -39,10 +39,12 @@ std::optional<std::set<std::string>> types_of(const Json& schema, const std::str
 
 class Merger {
  public:
-  explicit Merger(const FindReference& find) : find_(find) {}
+  Merger(const FindReference& find, size_t& budget) : find_(find), budget_(budget) {}
 
   Json flatten(const Json& schema, const std::string& path, size_t depth) {
     if (depth > deepest) refuse_schema(path, "refers to itself without end");
+    if (budget_ == 0) refuse_schema(path, "is too large a schema");
+    --budget_;
     if (schema.is_boolean()) return schema;
     if (!schema.is_object()) refuse_schema(path, "must be a schema: an object or a boolean");
     Json result = Json::object();
@@ -175,12 +177,13 @@ class Merger {
   }
 
   const FindReference& find_;
+  size_t& budget_;
 };
 
 }  // namespace
 
-Json flattened(const Json& schema, const std::string& path, const FindReference& find) {
-  return Merger(find).flatten(schema, path, 0);
+Json flattened(const Json& schema, const std::string& path, const FindReference& find, size_t& budget) {
+  return Merger(find, budget).flatten(schema, path, 0);
 }
 
 bool constrains(const Json& schema) {

@@ -15,8 +15,8 @@ using FindReference = std::function<const Json&(const std::string& reference, co
 
 /// The schema without $ref, allOf and oneOf at its top: references followed, allOf folded in, oneOf read as anyOf.
 /// Members of `properties`, `items` and so on stay as they are. Error invalid_request, naming the path, where two
-/// keywords cannot be made one.
-Json flattened(const Json& schema, const std::string& path, const FindReference& find);
+/// keywords cannot be made one. Each schema that is looked at takes one from `budget`; none left is an error.
+Json flattened(const Json& schema, const std::string& path, const FindReference& find, size_t& budget);
 
 /// Whether the schema says more than annotations do.
 bool constrains(const Json& schema);

@@ -221,6 +221,16 @@ TEST(JsonSchema, BoundsBlanksBetweenTokens) {
   EXPECT_FALSE(grammar.matches("{} "));
 }
 
+TEST(JsonSchema, RefusesInTimeWhatDoublesAtEveryStep) {
+  ordered_json schema = {{"$ref", "#/$defs/d0"}};
+  for (int i = 0; i < 60; ++i) {
+    const ordered_json next = {{"$ref", "#/$defs/d" + std::to_string(i + 1)}};
+    schema["$defs"]["d" + std::to_string(i)]["allOf"] = {next, next};
+  }
+  schema["$defs"]["d60"] = {{"type", "integer"}};
+  EXPECT_THROW((void)compile_json_schema(schema), Error);
+}
+
 struct Refusal {
   const char* schema;
   const char* message;
