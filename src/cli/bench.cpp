@@ -39,7 +39,8 @@ struct BenchOptions {
 
 constexpr int32_t kMostRows = 512;
 constexpr int32_t kPageTokens = 64;
-constexpr int32_t kWindows[] = {1, 2, 3, 4, 6, 8, 12, 16};
+constexpr int32_t kMostWindow = 64;
+constexpr int32_t kWindows[] = {1, 2, 3, 4, 6, 8, 12, 16, 32, kMostWindow};
 
 double seconds_of(const std::function<void()>& work) {
   const auto start = std::chrono::steady_clock::now();
@@ -67,7 +68,7 @@ std::vector<int32_t> parse_sizes(const std::vector<std::string>& texts, const ch
 class Runner {
  public:
   Runner(backend::Backend& backend, families::Model& model, int32_t most_tokens)
-      : backend_(backend), model_(model), logits_(backend.allocate(16, model.info().vocabulary_size)) {
+      : backend_(backend), model_(model), logits_(backend.allocate(kMostWindow, model.info().vocabulary_size)) {
     const int32_t pages = (most_tokens + kPageTokens - 1) / kPageTokens;
     cache_ = backend.make_cache(
         model.cache_layout(), {.page_tokens = kPageTokens, .pages = pages, .state_slots = 1, .window_rows = kMostRows});
@@ -154,7 +155,7 @@ nlohmann::json measure(const BenchOptions& options, backend::Backend& backend, f
   for (const int32_t size : prompts) most = std::max(most, size);
   for (const int32_t size : contexts) most = std::max(most, size + options.tokens);
   const auto windows = static_cast<int32_t>(std::size(kWindows));
-  Runner runner(backend, model, most + options.repeats * windows + 32);
+  Runner runner(backend, model, most + options.repeats * windows + kMostWindow + 16);
   const auto rounded = [](double value) { return std::round(value * 1000.0) / 1000.0; };
 
   nlohmann::json prefill = nlohmann::json::array();

@@ -44,6 +44,7 @@ drafters::DrafterChoice drafter_choice(const RunOptions& options, const families
     choice.block_drafter = model_directory(options.drafter);
   choice.block_options.bits = options.drafter_bits;
   choice.mtp_options.most = options.mtp_drafts;
+  choice.mtp_options.confidence = static_cast<float>(options.mtp_confidence);
   if (options.mtp_drafts == 0) choice.mtp = false;
   return choice;
 }
@@ -78,9 +79,16 @@ std::unique_ptr<backend::Backend> make_backend(const RunOptions& options, std::s
   return backend::make_cpu_backend(options.threads);
 }
 
+/// 0: auto.
+int32_t lanes_of(const std::string& text) {
+  if (text == "auto") return 0;
+  const bool digits = !text.empty() && text.size() < 5 && text.find_first_not_of("0123456789") == std::string::npos;
+  if (!digits) fail(ErrorKind::invalid_request, "--parallel must be a number or auto, not \"{}\"", text);
+  return std::stoi(text);
+}
+
 void check_options(const RunOptions& options) {
   if (options.context < 0) fail(ErrorKind::invalid_request, "--context must be 0 or a positive token count");
-  if (options.parallel < 0) fail(ErrorKind::invalid_request, "--parallel must not be negative");
   if (options.threads < 0) fail(ErrorKind::invalid_request, "--threads must not be negative");
   if (options.prefill_rows < 1) fail(ErrorKind::invalid_request, "--prefill-rows must be at least 1");
   if (options.decode_share < 0.0 || options.decode_share > 1.0) {
@@ -88,6 +96,9 @@ void check_options(const RunOptions& options) {
   }
   if (options.drafter_bits < 0 || options.mtp_drafts < 0) {
     fail(ErrorKind::invalid_request, "--drafter-bits and --mtp-drafts must not be negative");
+  }
+  if (options.mtp_confidence < 0.0 || options.mtp_confidence > 1.0) {
+    fail(ErrorKind::invalid_request, "--mtp-confidence must lie between 0 and 1");
   }
   if (options.cache_gib < 0.0) fail(ErrorKind::invalid_request, "--cache-gib must not be negative");
   if (options.prompt_cache_gib.value_or(0.0) < 0.0 || options.spill_gib < 0.0 || options.checkpoint_slots < 0) {
@@ -109,7 +120,7 @@ uint64_t check_model(const std::string& model, const RunOptions& options) {
   const MemoryNeeds needs = memory_needs(report, machine);
   const int32_t least = std::min(options.context > 0 ? options.context : 256, report.info.native_context);
   const uint64_t caches = options.cache_gib > 0.0 ? bytes_of_gib(options.cache_gib)
-                                                  : cache_bytes(needs, least, std::max(1, options.parallel));
+                                                  : cache_bytes(needs, least, std::max(1, lanes_of(options.parallel)));
   const uint64_t available = options.cache_gib > 0.0 ? machine.memory : usable_memory(machine);
   if (needs.weights + caches > available) {
     fail(ErrorKind::capacity,
@@ -192,7 +203,7 @@ std::unique_ptr<LoadedModel> load_model(const std::string& model, const RunOptio
   loaded->backend = make_backend(options, loaded->backend_name);
   engine::EngineOptions engine_options;
   engine_options.context = options.context > 0 ? options.context : info.default_context;
-  engine_options.parallel = options.parallel;
+  engine_options.parallel = lanes_of(options.parallel);
   engine_options.prefill_rows = options.prefill_rows;
   engine_options.decode_share = options.decode_share;
   engine_options.drafts = options.drafts;

@@ -17,7 +17,7 @@ struct RunOptions {
   int32_t device = 0;
   int32_t threads = 0;
   int32_t context = 0;
-  int32_t parallel = 0;
+  std::string parallel = "auto";
   int32_t prefill_rows = 512;
   double decode_share = 0.25;
   double cache_gib = 0.0;
@@ -25,6 +25,7 @@ struct RunOptions {
   std::string drafter = "auto";
   int32_t drafter_bits = 4;
   int32_t mtp_drafts = 4;
+  double mtp_confidence = 0.3;
   std::optional<double> prompt_cache_gib;
   int32_t checkpoint_slots = 0;
   double spill_gib = 0.0;

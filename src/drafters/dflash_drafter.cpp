@@ -38,13 +38,27 @@ DflashDrafter::DflashDrafter(backend::Backend& backend, families::Model& model, 
 }
 
 void DflashDrafter::open(int32_t lane, std::span<const int32_t> /*context*/, int32_t /*cached*/) {
-  flush();
-  lanes_.insert(lane);
+  lanes_.insert_or_assign(lane, false);
 }
 
 void DflashDrafter::close(int32_t lane) {
-  flush();
-  lanes_.erase(lane);
+  const auto found = lanes_.find(lane);
+  if (found == lanes_.end()) return;
+  const bool proposed = found->second;
+  lanes_.erase(found);
+  // A kept prefix should hold the context's entries too, unless nothing but drafts that were never wanted would use
+  // them.
+  const int32_t waiting = waiting_rows(lane);
+  if (!proposed && waiting == queue_.rows()) {
+    queue_ = {};
+    waiting_.clear();
+  }
+  if (waiting > 0) flush();
+}
+
+int32_t DflashDrafter::waiting_rows(int32_t lane) const {
+  const auto found = waiting_.find(lane);
+  return found == waiting_.end() ? 0 : found->second;
 }
 
 void DflashDrafter::absorb(std::span<const KeptRows> kept, backend::Tensor /*hidden*/, backend::Tensor taps) {
@@ -61,6 +75,7 @@ void DflashDrafter::absorb(std::span<const KeptRows> kept, backend::Tensor /*hid
         queue_.add_row(0, position + static_cast<int32_t>(k), k == 0 ? -1 : queue_.rows() - 1, false);
       }
       backend_.gather_rows(rows.rows.subspan(done, count), taps, queued_taps_.view, first);
+      waiting_[rows.lane] += static_cast<int32_t>(count);
       done += count;
     }
   }
@@ -70,6 +85,7 @@ void DflashDrafter::flush() {
   if (queue_.rows() == 0) return;
   backend_.run(queue_, kContextShape, [this] { network_.absorb(queue_, *cache_, queued_taps_.view); });
   queue_ = {};
+  waiting_.clear();
 }
 
 void DflashDrafter::propose(std::span<const DraftRequest> requests, std::span<Draft> out) {
@@ -78,6 +94,7 @@ void DflashDrafter::propose(std::span<const DraftRequest> requests, std::span<Dr
   std::vector<size_t> places;
   for (size_t i = 0; i < requests.size(); ++i) {
     if (requests[i].most <= 0 || !lanes_.contains(requests[i].lane)) continue;
+    lanes_[requests[i].lane] = true;
     wanted.push_back(requests[i]);
     places.push_back(i);
   }

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string_view>
-#include <unordered_set>
+#include <unordered_map>
 #include <vector>
 
 #include "drafters/candidate_selector.h"
@@ -35,6 +35,7 @@ class DflashDrafter : public Drafter {
   void open(int32_t lane, std::span<const int32_t> context, int32_t cached) override;
   void close(int32_t lane) override;
   void absorb(std::span<const KeptRows> kept, backend::Tensor hidden, backend::Tensor taps) override;
+  [[nodiscard]] int32_t waiting_rows(int32_t lane) const override;
   void propose(std::span<const DraftRequest> requests, std::span<Draft> out) override;
 
  private:
@@ -56,8 +57,9 @@ class DflashDrafter : public Drafter {
   backend::OwnedTensor normed_;
   backend::OwnedTensor projected_;
   backend::OwnedTensor logits_;
-  backend::Plan queue_;  ///< rows whose taps wait in queued_taps_
-  std::unordered_set<int32_t> lanes_;
+  backend::Plan queue_;                           ///< rows whose taps wait in queued_taps_
+  std::unordered_map<int32_t, int32_t> waiting_;  ///< rows of queue_ by lane
+  std::unordered_map<int32_t, bool> lanes_;       ///< whether it proposed for the lane
 };
 
 }  // namespace tensorfold::drafters

@@ -8,54 +8,33 @@
 namespace tensorfold::drafters {
 namespace {
 
-constexpr double kCostWeight = 0.2;
 // A lane learns fast at first and settles at this weight.
-constexpr double kLaneWeight = 0.05;
+constexpr double kLaneWeight = 0.04;
 constexpr double kSharedWeight = 0.03;
-// What one row is taken to cost before anything was measured; only ratios matter then.
-constexpr double kUnmeasured = 1e-3;
-// A time so many times the mean is the machine's hiccup, not the cost of a row.
-constexpr double kHiccup = 4.0;
 // Another drafter must promise so much more before a lane changes to it.
 constexpr double kSwitch = 1.03;
 // Rounds a lane gives each of several drafters before it compares them.
 constexpr int32_t kTrialRounds = 2;
+constexpr double kReplyWeight = 0.1;
+constexpr double kWaitingWeight = 0.3;
+// Of a plain round's time, what drafts save a token at their best, as far as is known before any was made.
+constexpr double kMostSaved = 0.5;
+// One pooled draft of a window says less than the window.
+constexpr double kPooledShare = 0.5;
 
 }  // namespace
-
-void CostTable::record(int32_t count, double seconds) {
-  const auto [place, added] = means_.try_emplace(count, seconds);
-  if (added) return;
-  const double bounded = std::min(seconds, place->second * kHiccup);
-  place->second += kCostWeight * (bounded - place->second);
-}
-
-double CostTable::at(int32_t count) const {
-  if (means_.empty()) return kUnmeasured * (1.0 + slope_ * (count - 1));
-  const auto above = means_.lower_bound(count);
-  double floor = 0.0;
-  for (auto below = means_.begin(); below != above; ++below) floor = std::max(floor, below->second);
-  if (above != means_.end() && above->first == count) return std::max(floor, above->second);
-  if (above == means_.begin())
-    return above->second * (1.0 + slope_ * (count - 1)) / (1.0 + slope_ * (above->first - 1));
-  const auto below = std::prev(above);
-  if (above == means_.end()) {
-    // Beyond the widest measured count: its last slope where there are two, else the guess.
-    if (below == means_.begin())
-      return below->second * (1.0 + slope_ * (count - 1)) / (1.0 + slope_ * (below->first - 1));
-    const auto before = std::prev(below);
-    const double slope = std::max(0.0, (below->second - before->second) / (below->first - before->first));
-    return std::max(floor, below->second + slope * (count - below->first));
-  }
-  const double share = static_cast<double>(count - below->first) / (above->first - below->first);
-  return std::max(floor, below->second + share * (above->second - below->second));
-}
 
 void AcceptanceByDepth::record(int32_t drafted, int32_t accepted, double weight) {
   const auto tried = std::min({drafted, accepted + 1, static_cast<int32_t>(kDepths)});
   for (int32_t j = 0; j < tried; ++j) {
-    double& chance = chances_[static_cast<size_t>(j)];
-    chance += weight * ((accepted > j ? 1.0 : 0.0) - chance);
+    double& chance = chances_[pooled_ ? std::min(static_cast<size_t>(j), size_t{1}) : static_cast<size_t>(j)];
+    chance += (pooled_ && j > 0 ? kPooledShare * weight : weight) * ((accepted > j ? 1.0 : 0.0) - chance);
+  }
+  if (pooled_) {
+    std::fill(chances_.begin() + 2, chances_.end(), chances_[1]);
+  } else if (tried > 0 && accepted >= drafted) {
+    const double deepest = chances_[static_cast<size_t>(tried) - 1];
+    for (auto j = static_cast<size_t>(tried); j < kDepths; ++j) chances_[j] += weight * (deepest - chances_[j]);
   }
 }
 
@@ -65,34 +44,84 @@ double AcceptanceByDepth::at(int32_t depth) const {
 
 int32_t DraftPolicy::add_drafter(std::string name, double prior, bool free) {
   check(lanes_.empty(), "drafters are added before lanes open");
-  drafters_.push_back({std::move(name), free, AcceptanceByDepth(prior), CostTable(0.5)});
+  drafters_.push_back({.name = std::move(name),
+                       .free = free,
+                       .acceptance = AcceptanceByDepth(prior, free),
+                       .cost = CostTable(0.5),
+                       .outcomes = 0,
+                       .wait = options_.first_wait,
+                       .seconds_a_waiting_row = 0.0});
   return static_cast<int32_t>(drafters_.size()) - 1;
 }
 
 void DraftPolicy::open(int32_t lane) {
   LaneRecord record;
-  for (const DrafterRecord& drafter : drafters_) record.acceptance.push_back(drafter.acceptance);
+  record.wait = options_.longest_wait;
+  for (const DrafterRecord& drafter : drafters_) {
+    record.acceptance.push_back(drafter.acceptance);
+    record.wait = std::min(record.wait, drafter.wait);
+  }
   record.rounds.assign(drafters_.size(), 0);
-  record.wait = options_.first_wait;
+  record.deeper_wait = options_.deeper_every;
   lanes_.insert_or_assign(lane, std::move(record));
 }
 
-void DraftPolicy::close(int32_t lane) { lanes_.erase(lane); }
+void DraftPolicy::close(int32_t lane, int32_t tokens) {
+  lanes_.erase(lane);
+  if (tokens > 0) typical_reply_ += kReplyWeight * (tokens - typical_reply_);
+}
 
-void DraftPolicy::record_forward(int32_t rows, double seconds) { forward_.record(rows, seconds); }
+void DraftPolicy::record_forward(int32_t rows, double seconds) {
+  const double step = forward_.record(rows, seconds);
+  for (DrafterRecord& drafter : drafters_) drafter.cost.scale(step);
+}
+
+bool DraftPolicy::may_pay(int32_t drafter, int32_t rows, int32_t tokens) const {
+  const DrafterRecord& record = drafters_[static_cast<size_t>(drafter)];
+  if (record.free || tokens < 2) return record.free;
+  const double saved = kMostSaved * forward_.at(1) * std::min(static_cast<double>(tokens), typical_reply_);
+  return record.seconds_a_waiting_row * rows <= saved;
+}
 
 void DraftPolicy::record_proposal(int32_t drafter, int32_t drafts, double seconds) {
   drafters_[static_cast<size_t>(drafter)].cost.record(drafts, seconds);
 }
 
-void DraftPolicy::record_outcome(int32_t lane, int32_t drafter, int32_t drafted, int32_t accepted) {
+void DraftPolicy::calibrate_proposal(int32_t drafter, int32_t drafts, double seconds) {
+  drafters_[static_cast<size_t>(drafter)].cost.set(drafts, seconds);
+}
+
+void DraftPolicy::record_waiting_rows(int32_t drafter, int32_t rows, double seconds) {
+  double& each = drafters_[static_cast<size_t>(drafter)].seconds_a_waiting_row;
+  const double now = std::max(0.0, seconds) / std::max(rows, 1);
+  each = each > 0.0 ? each + kWaitingWeight * (now - each) : now;
+}
+
+DraftPolicy::LaneRecord* DraftPolicy::learn(int32_t lane, int32_t drafter, int32_t drafted, int32_t accepted) {
   const auto index = static_cast<size_t>(drafter);
-  drafters_[index].acceptance.record(drafted, accepted, kSharedWeight);
+  DrafterRecord& shared = drafters_[index];
+  shared.acceptance.record(drafted, accepted, std::max(kSharedWeight, 1.0 / (shared.outcomes + 3)));
+  shared.outcomes = std::min(shared.outcomes + 1, 1 << 20);
   const auto found = lanes_.find(lane);
-  if (found == lanes_.end()) return;
-  const double learning = 1.0 / (found->second.rounds[index] + 4);
-  found->second.acceptance[index].record(drafted, accepted, std::max(kLaneWeight, learning));
-  found->second.rounds[index] += 1;
+  if (found == lanes_.end()) return nullptr;
+  LaneRecord& record = found->second;
+  const double learning = 1.0 / (record.rounds[index] + 4);
+  record.acceptance[index].record(drafted, accepted, std::max(kLaneWeight, learning));
+  record.rounds[index] += 1;
+  return &record;
+}
+
+void DraftPolicy::record_outcome(int32_t lane, int32_t drafter, int32_t drafted, int32_t accepted) {
+  LaneRecord* record = learn(lane, drafter, drafted, accepted);
+  if (record == nullptr) return;
+  // What these drafts cost more than a plain row, against what their tokens would have cost in plain rounds.
+  const double plain = forward_.at(record->lanes);
+  record->gained += accepted * plain / record->lanes - extra_seconds(record->lanes, drafter, drafted);
+  record->elapsed += accepted * plain / record->lanes;
+}
+
+void DraftPolicy::record_unfed(int32_t lane, int32_t drafter, int32_t drafted, int32_t right) {
+  if (drafted > 0) learn(lane, drafter, drafted, right);
 }
 
 double DraftPolicy::expected_tokens(int32_t lane, int32_t drafter, int32_t drafts) const {
@@ -112,17 +141,43 @@ double DraftPolicy::proposal_cost(int32_t drafter, int32_t drafts) const {
   return record.cost.at(drafts);
 }
 
+double DraftPolicy::reading_seconds(const DraftOption& option) const {
+  const DrafterRecord& drafter = drafters_[static_cast<size_t>(option.drafter)];
+  return drafter.free ? 0.0 : drafter.seconds_a_waiting_row * option.waiting_rows;
+}
+
+bool DraftPolicy::pays_reading(const DraftOption& option, int32_t tokens_left, double rate, double plain) const {
+  if (option.waiting_rows < options_.least_waiting_rows) return true;
+  const double saved = std::max(0.0, 1.0 / plain - 1.0 / rate);
+  return reading_seconds(option) <= saved * std::min(static_cast<double>(tokens_left), typical_reply_);
+}
+
+double DraftPolicy::credit(const LaneRecord& lane) const {
+  const double round = forward_.at(lane.lanes) / lane.lanes;
+  return lane.gained + options_.allowed_rounds * round + options_.allowed_share * lane.elapsed;
+}
+
+double DraftPolicy::extra_seconds(int32_t lanes, int32_t drafter, int32_t drafts) const {
+  return forward_.at(lanes + drafts) - forward_.at(lanes) + proposal_cost(drafter, drafts);
+}
+
 DraftPolicy::Choice DraftPolicy::choose_alone(const LaneRecord& lane, const LaneOffer& offer, int32_t others) const {
   Choice choice;
   const double plain = 1.0 / std::max(forward_.at(others + 1), 1e-9);
   choice.rate = plain;
-  for (const DraftOption& option : offer.options) {
+  const double stake = credit(lane);
+  for (DraftOption option : offer.options) {
     const auto index = static_cast<size_t>(option.drafter);
+    const int32_t offered = option.most;
     double landed = 1.0;
     double tokens = 1.0;
     double best_rate = 0.0;
     int32_t best = 0;
     for (int32_t n = 1; n <= option.most; ++n) {
+      if (extra_seconds(others + 1, option.drafter, n) > stake) {
+        option.most = n - 1;
+        break;
+      }
       landed *= lane.acceptance[index].at(n - 1);
       tokens += landed;
       const double rate = tokens / std::max(forward_.at(others + 1 + n) + proposal_cost(option.drafter, n), 1e-9);
@@ -131,12 +186,12 @@ DraftPolicy::Choice DraftPolicy::choose_alone(const LaneRecord& lane, const Lane
         best = n;
       }
     }
-    const bool on_trial = offer.options.size() > 1 && option.most > 0 && lane.rounds[index] < kTrialRounds;
+    const bool worth = best_rate > plain * options_.margin && pays_reading(option, offer.tokens_left, best_rate, plain);
+    const bool on_trial = worth && offer.options.size() > 1 && lane.rounds[index] < kTrialRounds;
     const double wanted = lane.preferred >= 0 && lane.preferred != option.drafter ? choice.rate * kSwitch : choice.rate;
-    const bool first = choice.option.most == 0;
-    if (on_trial || (first && option.most > 0) || best_rate > wanted) {
-      choice = {option, best_rate > plain * options_.margin || on_trial ? std::max(best, 1) : 0,
-                std::max(best_rate, plain)};
+    const bool first = choice.offered == 0 && offered > 0;
+    if (on_trial || first || (worth && best_rate > wanted)) {
+      choice = {option, offered, worth ? best : 0, worth ? std::max(best_rate, plain) : plain};
       if (on_trial) break;
     }
   }
@@ -168,47 +223,86 @@ void DraftPolicy::fill(std::span<const Choice> choices, std::span<const LaneOffe
     const double rate = tokens / std::max(forward_.at(rows) + proposals, 1e-9);
     if (rate > best_rate) {
       best_rate = rate;
-      for (size_t j = 0; j < offers.size(); ++j) grants[j] = {choices[j].option.drafter, counts[j]};
+      for (size_t j = 0; j < offers.size(); ++j) grants[j] = {choices[j].option.drafter, counts[j], 0};
     }
   }
 }
 
-void DraftPolicy::probe(LaneRecord& lane, const Choice& choice, int32_t room, Grant& grant) const {
-  if (choice.option.most <= 0) return;
+void DraftPolicy::try_deeper(LaneRecord& lane, const Choice& choice, int32_t room, Grant& grant) const {
+  if (lane.deeper_from >= 0) {
+    // The last try was worth it when more is granted now than then.
+    const bool worth = grant.drafts > lane.deeper_from;
+    lane.deeper_wait = worth ? options_.deeper_every : std::min(2 * lane.deeper_wait, options_.longest_wait);
+    lane.deeper_from = -1;
+  }
+  if (++lane.drafted_rounds < lane.deeper_wait || room <= 0 || grant.drafts >= choice.option.most) return;
+  lane.drafted_rounds = 0;
+  lane.deeper_from = grant.drafts;
+  grant.drafts += 1;
+}
+
+void DraftPolicy::probe(LaneRecord& lane, const Choice& choice, const LaneOffer& offer, int32_t room, Grant& grant) {
+  if (choice.offered <= 0) return;
+  DrafterRecord& drafter = drafters_[static_cast<size_t>(choice.option.drafter)];
   if (grant.drafts > 0) {
     lane.plain_rounds = 0;
-    lane.wait = options_.first_wait;
     lane.preferred = grant.drafter;
-    lane.drafted_rounds += 1;
-    const bool deeper = lane.drafted_rounds % options_.deeper_every == 0;
-    if (deeper && room > 0 && grant.drafts < choice.option.most) grant.drafts += 1;
+    if (lane.gained > 0.0) drafter.wait = lane.wait = options_.first_wait;
+    try_deeper(lane, choice, room, grant);
     return;
   }
   lane.plain_rounds += 1;
-  if (lane.plain_rounds < lane.wait || room <= 0) return;
+  // Drafts that were found already cost nothing to look at.
+  for (const DraftOption& option : offer.options) {
+    if (drafters_[static_cast<size_t>(option.drafter)].free) grant = {option.drafter, 0, option.most};
+  }
+  // Others cost a proposal and what must be read for it.
+  const int32_t drafts = unfed_drafts(choice);
+  const double cost = proposal_cost(choice.option.drafter, drafts) + reading_seconds(choice.option);
+  const bool unknown = drafter.outcomes < options_.first_outcomes;
+  if (drafter.free || lane.plain_rounds < (unknown ? options_.first_wait / 2 : lane.wait)) return;
+  if (!unknown) {
+    if (cost > probe_credit_) return;
+    probe_credit_ -= cost;
+    lane.wait = std::min(lane.wait * 2, options_.longest_wait);
+    drafter.wait = lane.wait;
+  }
   lane.plain_rounds = 0;
-  lane.wait = std::min(lane.wait * 2, options_.longest_wait);
-  grant = {choice.option.drafter, 1};
+  grant = {choice.option.drafter, 0, drafts};
+}
+
+int32_t DraftPolicy::unfed_drafts(const Choice& choice) const {
+  const int32_t drafter = choice.option.drafter;
+  const double one = proposal_cost(drafter, 1);
+  int32_t drafts = 1;
+  while (drafts < choice.offered && proposal_cost(drafter, drafts + 1) <= 1.5 * one) ++drafts;
+  return drafts;
 }
 
 std::vector<Grant> DraftPolicy::allot(std::span<const LaneOffer> offers, int32_t most_rows) {
   std::vector<Grant> grants(offers.size());
-  if (offers.empty()) return grants;
+  if (std::all_of(offers.begin(), offers.end(), [](const LaneOffer& offer) { return offer.options.empty(); })) {
+    return grants;
+  }
+  const auto lanes = static_cast<int32_t>(offers.size());
   // Without the cost of a plain round there is nothing to compare with.
-  if (!forward_.measured_at(static_cast<int32_t>(offers.size()))) return grants;
+  if (!forward_.measured_at(1) && !forward_.measured_at(lanes)) return grants;
   std::vector<Choice> choices;
-  const auto others = static_cast<int32_t>(offers.size()) - 1;
   for (const LaneOffer& offer : offers) {
     const auto found = lanes_.find(offer.lane);
     check(found != lanes_.end(), "a lane asked for drafts before it was opened");
-    choices.push_back(choose_alone(found->second, offer, others));
+    found->second.lanes = lanes;
+    found->second.elapsed += forward_.at(lanes) / lanes;
+    probe_credit_ += options_.probe_share * forward_.at(lanes) / lanes;
+    choices.push_back(choose_alone(found->second, offer, lanes - 1));
   }
+  probe_credit_ = std::min(probe_credit_, options_.probe_rounds * forward_.at(1));
   fill(choices, offers, most_rows, grants);
-  int32_t room = most_rows - static_cast<int32_t>(offers.size());
+  int32_t room = most_rows - lanes;
   for (const Grant& grant : grants) room -= grant.drafts;
   for (size_t i = 0; i < offers.size(); ++i) {
     const int32_t before = grants[i].drafts;
-    probe(lanes_.at(offers[i].lane), choices[i], room, grants[i]);
+    probe(lanes_.at(offers[i].lane), choices[i], offers[i], room, grants[i]);
     room -= grants[i].drafts - before;
   }
   return grants;

@@ -1,38 +1,29 @@
 // How many drafts pay: as many tokens a second as the measured acceptance and the measured costs allow, over all lanes
 // of a round (engine spec 6). A pure function of what was recorded; it changes speed, never a reply.
+//
+// Every lane keeps an account of what its drafts gained and lost against plain rounds, and never stakes more than it
+// gained and a small allowance: no drafter, however wrong, costs a reply more than that.
 #pragma once
 
 #include <array>
 #include <cstdint>
-#include <map>
 #include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "drafters/cost_table.h"
+
 namespace tensorfold::drafters {
 
-/// Seconds of something by a count (rows of a forward, drafts of a proposal): running means where measured, straight
-/// lines between, never falling with the count.
-class CostTable {
- public:
-  /// `guess(n)` of an unmeasured table is first * (1 + slope * (n - 1)).
-  explicit CostTable(double slope) : slope_(slope) {}
-  void record(int32_t count, double seconds);
-  [[nodiscard]] double at(int32_t count) const;
-  [[nodiscard]] bool measured() const { return !means_.empty(); }
-  [[nodiscard]] bool measured_at(int32_t count) const { return means_.contains(count); }
-
- private:
-  double slope_;
-  std::map<int32_t, double> means_;
-};
-
-/// The chance that draft j + 1 lands when drafts 1..j did.
+/// The chance that draft j + 1 lands when drafts 1..j did. Depths that were not tried are believed to be like the
+/// deepest that was.
 class AcceptanceByDepth {
  public:
-  static constexpr size_t kDepths = 16;
-  explicit AcceptanceByDepth(double prior) { chances_.fill(prior); }
+  static constexpr size_t kDepths = 64;
+  /// `pooled`: every draft behind the first is taken to land alike (copies: they go on or they end), so that each
+  /// counts as an observation of all.
+  explicit AcceptanceByDepth(double prior, bool pooled = false) : pooled_(pooled) { chances_.fill(prior); }
   /// A window of `drafted` drafts of which `accepted` landed; `weight` of the new observation.
   void record(int32_t drafted, int32_t accepted, double weight);
   /// Chance of draft `depth` (from 0); past the table the last entry.
@@ -40,23 +31,28 @@ class AcceptanceByDepth {
 
  private:
   std::array<double, kDepths> chances_{};
+  bool pooled_ = false;
 };
 
 /// One way a lane could draft in this round.
 struct DraftOption {
-  int32_t drafter = 0;  ///< as add_drafter numbered it
-  int32_t most = 0;     ///< drafts it can make at most
+  int32_t drafter = 0;       ///< as add_drafter numbered it
+  int32_t most = 0;          ///< drafts it can make at most
+  int32_t waiting_rows = 0;  ///< kept rows it must read before it can propose, beyond those of the last round
 };
 
 struct LaneOffer {
   int32_t lane = 0;
   std::vector<DraftOption> options;
+  int32_t tokens_left = INT32_MAX;  ///< most tokens that the reply may still get
 };
 
 /// What a lane shall do: `drafts` of `drafter` (0: a plain row).
 struct Grant {
   int32_t drafter = -1;
   int32_t drafts = 0;
+  /// Drafts that are proposed and not fed: what they would have been worth shows when the reply has gone on.
+  int32_t unfed = 0;
 };
 
 class DraftPolicy {
@@ -65,26 +61,52 @@ class DraftPolicy {
     double margin = 1.03;    ///< a drafted round must beat a plain one by this
     int32_t first_wait = 8;  ///< plain rounds before the first probe; doubles up to longest_wait
     int32_t longest_wait = 128;
-    int32_t deeper_every = 16;  ///< drafted rounds between tries of one draft more
+    int32_t deeper_every = 16;        ///< drafted rounds between tries of one draft more; doubles up to longest_wait
+    double allowed_rounds = 1.5;      ///< plain rounds that a lane's drafts may lose
+    double allowed_share = 0.015;     ///< and this share of the lane's rounds so far
+    double probe_rounds = 3.0;        ///< plain rounds that tries of a drafter may cost at once,
+    double probe_share = 0.015;       ///< and their share of all rounds
+    int32_t first_outcomes = 16;      ///< a drafter is tried freely until so many outcomes are known
+    double typical_reply = 256.0;     ///< tokens of a reply, before any was seen
+    int32_t least_waiting_rows = 16;  ///< so few waiting rows are read without asking whether that pays
   };
-  explicit DraftPolicy(Options options) : options_(options) {}
+  explicit DraftPolicy(Options options) : options_(options), typical_reply_(options.typical_reply) {}
   DraftPolicy() : DraftPolicy(Options{}) {}
 
   /// `prior`: believed chance of a draft before anything is known. `free`: proposing costs nothing (copies).
   int32_t add_drafter(std::string name, double prior, bool free);
   void open(int32_t lane);
-  void close(int32_t lane);
+  /// The lane's reply got `tokens` tokens.
+  void close(int32_t lane, int32_t tokens = 0);
 
   /// A forward of `rows` rows in all that held decode windows only took `seconds`, draws and commit included.
   void record_forward(int32_t rows, double seconds);
   /// Proposing `drafts` a lane took `seconds` a lane.
   void record_proposal(int32_t drafter, int32_t drafts, double seconds);
+  /// Reading `rows` waiting rows (of all lanes that it reads for) took `seconds`, the proposal itself not counted.
+  void record_waiting_rows(int32_t drafter, int32_t rows, double seconds);
   void record_outcome(int32_t lane, int32_t drafter, int32_t drafted, int32_t accepted);
+  /// Of `drafted` unfed drafts the first `right` were what the reply went on with.
+  void record_unfed(int32_t lane, int32_t drafter, int32_t drafted, int32_t right);
+  /// What a round of `rows` rows costs, measured on purpose.
+  void calibrate_forward(int32_t rows, double seconds) { forward_.set(rows, seconds); }
+  void calibrate_proposal(int32_t drafter, int32_t drafts, double seconds);
+  void calibrate_waiting_row(int32_t drafter, double seconds) {
+    drafters_[static_cast<size_t>(drafter)].seconds_a_waiting_row = seconds;
+  }
 
+  /// Whether a drafter should begin to follow a lane: reading `rows` rows may pay within a reply of `tokens` tokens.
+  [[nodiscard]] bool may_pay(int32_t drafter, int32_t rows, int32_t tokens) const;
   /// Divides at most `most_rows` rows (pending tokens included) among the lanes. grants[i] answers offers[i].
   std::vector<Grant> allot(std::span<const LaneOffer> offers, int32_t most_rows);
 
   [[nodiscard]] const CostTable& forward_costs() const { return forward_; }
+  /// Seconds of a proposal of `drafts` drafts; 0 while unmeasured.
+  [[nodiscard]] double proposal_cost(int32_t drafter, int32_t drafts) const;
+  /// Seconds a waiting row takes to read; 0 while unmeasured.
+  [[nodiscard]] double waiting_row_cost(int32_t drafter) const {
+    return drafters_[static_cast<size_t>(drafter)].seconds_a_waiting_row;
+  }
   /// Expected tokens of a round with `drafts` drafts, the target's own token included, as the lane's record stands.
   [[nodiscard]] double expected_tokens(int32_t lane, int32_t drafter, int32_t drafts) const;
 
@@ -94,33 +116,55 @@ class DraftPolicy {
     bool free;
     AcceptanceByDepth acceptance;
     CostTable cost;
+    int32_t outcomes = 0;
+    int32_t wait = 0;                  ///< plain rounds before a probe, as the last lane left it
+    double seconds_a_waiting_row = 0;  ///< 0: unmeasured
   };
   struct LaneRecord {
     std::vector<AcceptanceByDepth> acceptance;  ///< by drafter
     std::vector<int32_t> rounds;                ///< outcomes by drafter
     int32_t plain_rounds = 0;
     int32_t wait = 0;
-    int32_t drafted_rounds = 0;
+    int32_t drafted_rounds = 0;  ///< since the last try of one draft more
+    int32_t deeper_wait = 0;
+    int32_t deeper_from = -1;  ///< the drafts of the round that was tried one deeper; -1: judged
     int32_t preferred = -1;
+    int32_t lanes = 1;     ///< of the round it was last granted in
+    double gained = 0.0;   ///< seconds that drafts saved against plain rounds; below 0: lost
+    double elapsed = 0.0;  ///< seconds of its rounds, had they been plain
   };
+  /// Adds an outcome to what is believed of a drafter, for all lanes and for one; the lane's record or null.
+  LaneRecord* learn(int32_t lane, int32_t drafter, int32_t drafted, int32_t accepted);
   struct Choice {
-    DraftOption option;
+    DraftOption option;   ///< with as many drafts as the lane may stake
+    int32_t offered = 0;  ///< drafts of the option as offered
     int32_t best = 0;
     double rate = 0.0;
   };
 
-  [[nodiscard]] double proposal_cost(int32_t drafter, int32_t drafts) const;
   /// The option and depth with the highest rate for a lane that stands alone with `others` rows beside it.
   Choice choose_alone(const LaneRecord& lane, const LaneOffer& offer, int32_t others) const;
+  /// Whether reading what waits pays by the end of the reply when drafts reach `rate` and plain rounds `plain`.
+  [[nodiscard]] double reading_seconds(const DraftOption& option) const;
+  [[nodiscard]] bool pays_reading(const DraftOption& option, int32_t tokens_left, double rate, double plain) const;
+  /// Seconds that the lane's drafts may still lose; below 0: it is in debt.
+  [[nodiscard]] double credit(const LaneRecord& lane) const;
+  /// Seconds that `drafts` drafts add to a round of `lanes` pending tokens.
+  [[nodiscard]] double extra_seconds(int32_t lanes, int32_t drafter, int32_t drafts) const;
   /// Adds draft after draft where it raises the round's rate the most.
   void fill(std::span<const Choice> choices, std::span<const LaneOffer> offers, int32_t most_rows,
             std::span<Grant> grants) const;
-  void probe(LaneRecord& lane, const Choice& choice, int32_t room, Grant& grant) const;
+  void probe(LaneRecord& lane, const Choice& choice, const LaneOffer& offer, int32_t room, Grant& grant);
+  /// The most drafts that cost little more than one to propose.
+  [[nodiscard]] int32_t unfed_drafts(const Choice& choice) const;
+  void try_deeper(LaneRecord& lane, const Choice& choice, int32_t room, Grant& grant) const;
 
   Options options_;
   CostTable forward_{0.15};
   std::vector<DrafterRecord> drafters_;
   std::unordered_map<int32_t, LaneRecord> lanes_;
+  double typical_reply_;
+  double probe_credit_ = 0.0;  ///< seconds that tries may cost now
 };
 
 }  // namespace tensorfold::drafters

@@ -67,6 +67,8 @@ class Drafter {
   virtual void close(int32_t lane) = 0;
   /// `hidden` and `taps` are the target's outputs that wants() named.
   virtual void absorb(std::span<const KeptRows> kept, backend::Tensor hidden, backend::Tensor taps) = 0;
+  /// Rows of the lane that were kept and that the drafter has yet to read before it can propose.
+  [[nodiscard]] virtual int32_t waiting_rows(int32_t /*lane*/) const { return 0; }
   /// Fills out[i] for requests[i]; an empty draft is always allowed.
   virtual void propose(std::span<const DraftRequest> requests, std::span<Draft> out) = 0;
   /// What became of a proposal: `accepted` tokens of it stand in the reply.

@@ -1,6 +1,7 @@
 #include "drafters/mtp_drafter.h"
 
 #include <algorithm>
+#include <memory>
 
 #include "base/error.h"
 
@@ -9,6 +10,9 @@ namespace {
 
 // Lanes that may draft in one round; the head's logits are vocabulary wide, so their rows are bounded.
 constexpr int32_t kMostLanes = 64;
+// Rows wait unread as long as there is room: many are never needed, since no draft is wanted behind them.
+constexpr int64_t kWaitingBytes = 16 << 20;
+constexpr int64_t kMostWaiting = 8192;
 // Keys of backend::Backend::run: one forward shape each.
 constexpr uint64_t kAbsorbShape = 0x4D54502D41ULL;
 constexpr uint64_t kChainShape = 0x4D54502D43ULL;
@@ -19,6 +23,9 @@ MtpDrafter::MtpDrafter(backend::Backend& backend, families::Model& model, const 
     : backend_(backend),
       model_(model),
       options_(options),
+      capacity_(static_cast<int32_t>(
+          std::clamp<int64_t>(kWaitingBytes / (4 * model.info().hidden_width()), model.max_rows(), kMostWaiting))),
+      waiting_inputs_(backend.allocate(capacity_, model.info().hidden_width())),
       inputs_(backend.allocate(model.max_rows(), model.info().hidden_width())),
       outputs_(backend.allocate(model.max_rows(), model.info().hidden_width())),
       logits_(backend.allocate(std::min(kMostLanes, model.max_rows()), model.info().vocabulary_size)) {
@@ -28,51 +35,98 @@ MtpDrafter::MtpDrafter(backend::Backend& backend, families::Model& model, const 
 backend::CacheLayout MtpDrafter::cache_layout() const { return model_.draft_head()->cache_layout(); }
 
 void MtpDrafter::open(int32_t lane, std::span<const int32_t> /*context*/, int32_t /*cached*/) {
+  lanes_.insert_or_assign(lane, Lane{});
+}
+
+void MtpDrafter::close(int32_t lane) {
+  const auto found = lanes_.find(lane);
+  if (found == lanes_.end()) return;
+  // A kept prefix should hold the head's entries too, unless nothing but drafts that were never wanted would use them.
+  if (found->second.proposed && waiting_rows(lane) > 0) run_queue({}, {});
   std::erase_if(queue_, [lane](const Queued& row) { return row.lane == lane; });
-  lanes_.insert(lane);
+  lanes_.erase(found);
+}
+
+int32_t MtpDrafter::waiting_rows(int32_t lane) const {
+  return static_cast<int32_t>(
+      std::count_if(queue_.begin(), queue_.end(), [lane](const Queued& row) { return row.lane == lane; }));
 }
 
 void MtpDrafter::absorb(std::span<const KeptRows> kept, backend::Tensor hidden, backend::Tensor /*taps*/) {
   for (const KeptRows& rows : kept) {
-    if (!lanes_.contains(rows.lane)) continue;
+    const auto lane = lanes_.find(rows.lane);
+    if (lane == lanes_.end()) continue;
+    lane->second.pages.assign(rows.pages.begin(), rows.pages.end());
     size_t done = 0;
     while (done < rows.next_tokens.size()) {
-      if (queue_.size() == static_cast<size_t>(model_.max_rows())) run_queue({}, {});
-      const size_t room = static_cast<size_t>(model_.max_rows()) - queue_.size();
-      const size_t count = std::min(room, rows.next_tokens.size() - done);
-      for (size_t k = 0; k < count; ++k) {
-        Queued row{rows.lane, rows.first_position + static_cast<int32_t>(done + k), rows.next_tokens[done + k], {}};
-        if (k == 0) row.pages.assign(rows.pages.begin(), rows.pages.end());
-        queue_.push_back(std::move(row));
+      int32_t place = queue_.empty() ? 0 : queue_.back().input + 1;
+      if (place == capacity_) {
+        run_queue({}, {});
+        place = 0;
       }
-      backend_.gather_rows(rows.rows.subspan(done, count), hidden, inputs_.view,
-                           static_cast<int32_t>(queue_.size() - count));
+      const size_t count = std::min(static_cast<size_t>(capacity_ - place), rows.next_tokens.size() - done);
+      for (size_t k = 0; k < count; ++k) {
+        queue_.push_back({rows.lane, rows.first_position + static_cast<int32_t>(done + k), rows.next_tokens[done + k],
+                          place + static_cast<int32_t>(k)});
+      }
+      backend_.gather_rows(rows.rows.subspan(done, count), hidden, waiting_inputs_.view, place);
       done += count;
     }
   }
 }
 
+backend::Plan MtpDrafter::run_rows(std::span<const Queued> rows, std::span<const bool> wanted) {
+  backend::Plan plan;
+  std::vector<int32_t> sources;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const Queued& row = rows[i];
+    const bool follows = i > 0 && rows[i - 1].lane == row.lane && rows[i - 1].entry + 1 == row.entry;
+    if (!follows) plan.begin_sequence(row.entry, -1, lanes_.at(row.lane).pages, true);
+    plan.add_row(row.token, row.entry, follows ? plan.rows() - 1 : -1, wanted[i]);
+    sources.push_back(row.input);
+  }
+  backend_.gather_rows(sources, waiting_inputs_.view, inputs_.view, 0);
+  backend_.run(plan, kAbsorbShape,
+               [&] { model_.draft_head()->forward(plan, *cache_, inputs_.view, outputs_.view, logits_.view); });
+  return plan;
+}
+
 std::vector<MtpDrafter::Chain> MtpDrafter::run_queue(std::span<const DraftRequest> requests, std::span<Draft> out) {
   std::vector<Chain> chains;
   if (queue_.empty()) return chains;
-  backend::Plan plan;
+  // A lane's rows side by side; what drafts, its last one, at the end of all.
+  std::stable_sort(queue_.begin(), queue_.end(), [](const Queued& a, const Queued& b) { return a.lane < b.lane; });
+  std::vector<Queued> rows;
+  std::vector<Queued> last;
   for (size_t i = 0; i < queue_.size(); ++i) {
     const Queued& row = queue_[i];
-    if (!row.pages.empty()) plan.begin_sequence(row.entry, -1, row.pages, true);
-    const bool last = i + 1 == queue_.size() || queue_[i + 1].lane != row.lane;
-    const auto wanted = std::find_if(requests.begin(), requests.end(),
-                                     [&](const DraftRequest& r) { return r.lane == row.lane && r.most > 0; });
-    const bool drafts = last && wanted != requests.end() && chains.size() < static_cast<size_t>(kMostLanes);
-    const int32_t index =
-        plan.add_row(row.token, row.entry, plan.sequences.back().row_count == 0 ? -1 : plan.rows() - 1, drafts);
-    if (drafts) {
-      const auto request = static_cast<size_t>(wanted - requests.begin());
-      chains.push_back({request, row.entry, index, &out[request]});
+    const bool ends = i + 1 == queue_.size() || queue_[i + 1].lane != row.lane;
+    const auto request = std::find_if(requests.begin(), requests.end(),
+                                      [&](const DraftRequest& r) { return r.lane == row.lane && r.most > 0; });
+    if (ends && request != requests.end() && last.size() < static_cast<size_t>(kMostLanes)) {
+      chains.push_back({static_cast<size_t>(request - requests.begin()), row.entry, 0, nullptr});
+      chains.back().draft = &out[chains.back().request];
+      last.push_back(row);
+    } else {
+      rows.push_back(row);
     }
   }
-  backend_.run(plan, kAbsorbShape,
-               [&] { model_.draft_head()->forward(plan, *cache_, inputs_.view, outputs_.view, logits_.view); });
+  rows.insert(rows.end(), last.begin(), last.end());
+  const auto most = static_cast<size_t>(model_.max_rows());
+  backend::Plan plan;
+  for (size_t first = 0; first < rows.size();) {
+    // The last pass holds all that drafts.
+    const size_t left = rows.size() - first;
+    const size_t count = left <= most ? left : std::min(most, left - std::max<size_t>(last.size(), 1));
+    const auto wanted = std::make_unique<bool[]>(count);
+    for (size_t i = 0; i < count; ++i) wanted[i] = first + i >= rows.size() - last.size();
+    plan = run_rows(std::span(rows).subspan(first, count), {wanted.get(), count});
+    first += count;
+  }
   queue_.clear();
+  for (size_t i = 0; i < chains.size(); ++i) {
+    chains[i].hidden_row = plan.rows() - static_cast<int32_t>(chains.size() - i);
+  }
   if (!chains.empty()) extend_chains(plan, requests, chains);
   return chains;
 }
@@ -105,6 +159,9 @@ void MtpDrafter::extend_chains(const backend::Plan& plan, std::span<const DraftR
 
 void MtpDrafter::propose(std::span<const DraftRequest> requests, std::span<Draft> out) {
   for (Draft& draft : out) draft = {};
+  for (const DraftRequest& request : requests) {
+    if (const auto lane = lanes_.find(request.lane); lane != lanes_.end()) lane->second.proposed = true;
+  }
   std::vector<Chain> chains = run_queue(requests, out);
   while (!chains.empty()) {
     backend::Plan plan;

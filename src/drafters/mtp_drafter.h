@@ -8,7 +8,7 @@
 
 #include <cstdint>
 #include <string_view>
-#include <unordered_set>
+#include <unordered_map>
 #include <vector>
 
 #include "drafters/drafter.h"
@@ -30,17 +30,22 @@ class MtpDrafter : public Drafter {
   [[nodiscard]] backend::CacheLayout cache_layout() const override;
   void attach(backend::Cache* cache) override { cache_ = cache; }
   void open(int32_t lane, std::span<const int32_t> context, int32_t cached) override;
-  void close(int32_t lane) override { lanes_.erase(lane); }
+  void close(int32_t lane) override;
   void absorb(std::span<const KeptRows> kept, backend::Tensor hidden, backend::Tensor taps) override;
+  [[nodiscard]] int32_t waiting_rows(int32_t lane) const override;
   void propose(std::span<const DraftRequest> requests, std::span<Draft> out) override;
 
  private:
-  /// A kept row whose hidden state waits in `inputs_`.
+  /// A kept row whose hidden state waits in row `input` of `waiting_inputs_`.
   struct Queued {
     int32_t lane;
     int32_t entry;
     int32_t token;
-    std::vector<int32_t> pages;  ///< set on the first row of a run
+    int32_t input;
+  };
+  struct Lane {
+    bool proposed = false;
+    std::vector<int32_t> pages;  ///< as of the last kept row
   };
   /// A lane inside a propose call.
   struct Chain {
@@ -50,8 +55,10 @@ class MtpDrafter : public Drafter {
     Draft* draft;
   };
 
-  /// Runs the head over every queued row; logits for the last rows of `wanted` lanes. Returns one Chain each.
+  /// Runs the head over every queued row; logits for the last rows of the lanes in `requests`. Returns one Chain each.
   std::vector<Chain> run_queue(std::span<const DraftRequest> requests, std::span<Draft> out);
+  /// Runs it over some of them, in this order.
+  backend::Plan run_rows(std::span<const Queued> rows, std::span<const bool> wanted);
   /// Draws one token a chain from the logits of the last head forward and drops chains that end.
   void extend_chains(const backend::Plan& plan, std::span<const DraftRequest> requests, std::vector<Chain>& chains);
 
@@ -59,11 +66,13 @@ class MtpDrafter : public Drafter {
   families::Model& model_;
   MtpOptions options_;
   backend::Cache* cache_ = nullptr;
-  backend::OwnedTensor inputs_;   ///< hidden rows going in
-  backend::OwnedTensor outputs_;  ///< normed rows coming out
+  int32_t capacity_;                     ///< rows that may wait
+  backend::OwnedTensor waiting_inputs_;  ///< hidden rows of the queue
+  backend::OwnedTensor inputs_;          ///< hidden rows going in
+  backend::OwnedTensor outputs_;         ///< normed rows coming out
   backend::OwnedTensor logits_;
   std::vector<Queued> queue_;
-  std::unordered_set<int32_t> lanes_;
+  std::unordered_map<int32_t, Lane> lanes_;
 };
 
 }  // namespace tensorfold::drafters

@@ -48,7 +48,18 @@ class DraftPlanner {
   void absorb(std::span<const drafters::KeptRows> kept, backend::Tensor hidden, backend::Tensor taps);
   void observe(const Sequence& sequence, int32_t drafter, const drafters::Draft& draft, int32_t accepted);
   /// A round of `rows` rows without prompt rows took so long.
-  void record_forward(int32_t rows, double seconds) { policy_.record_forward(rows, seconds); }
+  void record_forward(int32_t rows, double seconds);
+
+  /// For measuring costs on purpose: a proposal of up to `most` drafts of one drafter for an opened lane with pages for
+  /// them (the first for a lane reads its prompt), and what rounds were measured to take, with a proposal or without.
+  drafters::Draft propose_for_calibration(const Sequence& sequence, int32_t drafter, int32_t most);
+  void calibrate_forward(int32_t rows, double seconds) { policy_.calibrate_forward(rows, seconds); }
+  void calibrate_round(int32_t drafter, int32_t drafts, double seconds);
+  [[nodiscard]] int32_t count() const { return static_cast<int32_t>(drafters_.size()); }
+  /// Whether a drafter proposes from tokens alone, at no cost.
+  [[nodiscard]] bool is_free(int32_t drafter) const { return free_[static_cast<size_t>(drafter)]; }
+  /// The measured costs on one line, for a log.
+  [[nodiscard]] std::string describe_costs() const;
 
  private:
   [[nodiscard]] drafters::Drafter& at(int32_t drafter) const { return *drafters_[static_cast<size_t>(drafter)]; }
@@ -64,13 +75,31 @@ class DraftPlanner {
   void grant_fixed(std::span<Lane> lanes, int32_t most_rows) const;
   void grant_by_policy(std::span<Lane> lanes, int32_t most_rows);
 
-  /// Whether a proposal for these lanes costs what it costs round after round: each was asked in the last round too, so
-  /// that the drafter has no rows to catch up with (a prompt's, above all).
-  [[nodiscard]] bool is_steady(int32_t drafter, std::span<const drafters::DraftRequest> requests) const;
+  /// Rows of all open lanes that a drafter has yet to read: a prompt's, above all.
+  [[nodiscard]] int32_t waiting_rows(int32_t drafter) const;
+  /// Drafts that were proposed and not fed.
+  struct Unfed {
+    int32_t drafter = -1;
+    int32_t begin = 0;  ///< tokens that the sequence had
+    std::vector<int32_t> tokens;
+  };
+  /// Compares what was not fed with what the reply became, once that shows, or at its end.
+  void judge_unfed(const Sequence& sequence, bool ended);
+  /// A proposal of this round that was paid for.
+  struct Paid {
+    int32_t drafter = -1;
+    int32_t lanes = 0;
+    int32_t drafts = 0;  ///< of all lanes
+    double seconds = 0.0;
+  };
+  /// Notes what a proposal took that began with `waiting` rows to read.
+  void note_proposal(int32_t drafter, std::span<const drafters::Draft> drafts, int32_t waiting, double seconds);
 
   std::vector<std::unique_ptr<drafters::Drafter>> drafters_;
-  /// By lane and drafter: rounds since it last proposed for the lane; missing: it never did.
-  std::unordered_map<int32_t, std::unordered_map<int32_t, int32_t>> rounds_since_;
+  std::unordered_map<int32_t, std::vector<bool>> open_lanes_;  ///< by lane: whether each drafter follows it
+  std::unordered_map<int32_t, Unfed> unfed_;                   ///< by lane
+  Paid paid_;               ///< the steady proposal of this round; record_forward() settles it
+  bool odd_round_ = false;  ///< something in this round makes its cost no measure of others
   std::vector<bool> free_;  ///< proposes from tokens alone
   drafters::TargetOutputs wants_;
   drafters::DraftPolicy policy_;

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "engine/cache_pool.h"
+#include "engine/cost_calibration.h"
 #include "engine/draft_planner.h"
 #include "engine/forward.h"
 #include "engine/memory_plan.h"
@@ -20,6 +21,11 @@ namespace {
 // Logits are vocabulary wide, so their rows are bounded.
 constexpr int32_t most_decode_rows = 64;
 constexpr double memory_share = 0.7;
+constexpr uint64_t most_automatic_lanes = 16;
+// Seconds that a request waits at most for its own prefix from disk; the second where no prompt was timed yet.
+constexpr double longest_hold = 5.0;
+constexpr double unmeasured_hold = 1.0;
+constexpr std::chrono::milliseconds longest_nap{5};
 
 class SequenceTicket final : public Ticket {
  public:
@@ -47,16 +53,22 @@ class ThreadedEngine final : public Engine {
         plan_(make_plan(backend, model, options, drafts_)),
         pool_(backend, model.cache_layout(), drafts_.layouts(), plan_.cache),
         forward_(backend, model, pool_.target(), drafts_.wants(), std::max(most_decode_rows, plan_.lanes)),
-        files_(open_files(backend, options, pool_, drafts_)),
+        files_(open_files(backend, options)),
         store_(pool_, {.device_slots = plan_.kept_states, .host_bytes = options.host_bytes}, files_.get()),
-        rounds_(pool_, forward_, drafts_, options.keep_prefixes ? &store_ : nullptr, check_and_narrow(options)) {
+        rounds_(pool_, forward_, drafts_, options.keep_prefixes ? &store_ : nullptr, check_and_narrow(options)),
+        calibration_(pool_, forward_, drafts_, status_.window_rows),
+        log_(options.log),
+        calibrates_(!drafts_.empty() && options.fixed_drafts < 0) {
     drafts_.attach(pool_);
     status_.lanes = plan_.lanes;
     status_.context = plan_.context;
     thread_ = std::thread([this] { run(); });
   }
 
-  ~ThreadedEngine() override { stop(); }
+  ~ThreadedEngine() override {
+    stop();
+    if (files_) files_->stop_fetching();
+  }
 
   std::shared_ptr<Ticket> submit(Request request) override {
     validate(request);
@@ -92,25 +104,36 @@ class ThreadedEngine final : public Engine {
   }
 
  private:
-  static MemoryPlan make_plan(backend::Backend& backend, families::Model& model, const EngineOptions& options,
+  static MemoryPlan make_plan(backend::Backend& backend, families::Model& model, EngineOptions options,
                               const DraftPlanner& drafts) {
     const CacheCosts costs = measure_cache(backend, model.cache_layout(), drafts.layouts(), options.page_tokens);
-    return plan_memory(options, costs, model.info().native_context, model.max_rows(),
-                       cache_budget(options, backend, model));
+    const uint64_t budget = cache_budget(options, backend, model);
+    if (options.parallel == 0 && backend.info().name != "cpu") {
+      // Rows that share a forward cost a device next to nothing: as many lanes as states fit a quarter of the memory.
+      const auto affordable = budget / 4 / static_cast<uint64_t>(std::max<int64_t>(costs.state_bytes, 1));
+      options.parallel = static_cast<int32_t>(std::clamp<uint64_t>(affordable, 4, most_automatic_lanes));
+    }
+    return plan_memory(options, costs, model.info().native_context, model.max_rows(), budget);
   }
 
   /// The disk tier, or null.
-  static std::unique_ptr<SnapshotFiles> open_files(const backend::Backend& backend, const EngineOptions& options,
-                                                   const CachePool& pool, const DraftPlanner& drafts) {
+  std::unique_ptr<SnapshotFiles> open_files(const backend::Backend& backend, const EngineOptions& options) {
     if (!options.keep_prefixes || options.snapshot_directory.empty() || options.disk_bytes == 0) return nullptr;
     return std::make_unique<SnapshotFiles>(SnapshotFilesOptions{
         .directory = options.snapshot_directory,
         .most_bytes = options.disk_bytes,
-        .identity = fmt::format("{}|{}|{}", options.weights_identity, backend.info().arithmetic, drafts.names()),
-        .page_tokens = pool.page_tokens(),
-        .page_bytes = static_cast<uint64_t>(pool.page_bytes()),
-        .state_bytes = static_cast<uint64_t>(pool.state_bytes()),
-        .log = options.log});
+        .identity = fmt::format("{}|{}|{}", options.weights_identity, backend.info().arithmetic, drafts_.names()),
+        .page_tokens = pool_.page_tokens(),
+        .page_bytes = static_cast<uint64_t>(pool_.page_bytes()),
+        .state_bytes = static_cast<uint64_t>(pool_.state_bytes()),
+        .log = options.log,
+        .on_fetched = [this] {
+          {
+            const std::lock_guard lock(mutex_);
+            ++disk_reads_;
+          }
+          wake_.notify_one();
+        }});
   }
 
   /// Runs the row check where drafts may be used; the options of the rounds that follow from it.
@@ -150,14 +173,21 @@ class ThreadedEngine final : public Engine {
     while (true) {
       {
         std::unique_lock lock(mutex_);
-        wake_.wait(lock,
-                   [&] { return stopping_ || !inbox_.empty() || !waiting_.empty() || !rounds_.running().empty(); });
+        if (all_held_ && rounds_.running().empty()) {
+          const uint64_t reads = reads_seen_;
+          wake_.wait_for(lock, longest_nap, [&] { return stopping_ || !inbox_.empty() || disk_reads_ != reads; });
+        } else {
+          wake_.wait(lock,
+                     [&] { return stopping_ || !inbox_.empty() || !waiting_.empty() || !rounds_.running().empty(); });
+        }
+        reads_seen_ = disk_reads_;
         waiting_.insert(waiting_.end(), inbox_.begin(), inbox_.end());
         inbox_.clear();
         if (stopping_) break;
       }
       work();
       publish();
+      calibrate();
     }
     rounds_.finish_all(FinishReason::cancelled, "");
     for (const auto& sequence : waiting_) rounds_.finish(sequence, FinishReason::cancelled, "");
@@ -177,6 +207,20 @@ class ThreadedEngine final : public Engine {
     }
   }
 
+  /// Measures what rounds cost, once a reply has ended and nothing else is to be done.
+  void calibrate() {
+    if (!calibrates_ || calibration_.done() || !rounds_.running().empty() || !waiting_.empty()) return;
+    try {
+      calibration_.run(rounds_.last_ended(), [this] {
+        const std::lock_guard lock(mutex_);
+        return stopping_ || !inbox_.empty();
+      });
+      if (calibration_.done() && log_) log_(drafts_.describe_costs());
+    } catch (const std::exception&) {
+      calibrates_ = false;  // rounds measure as they go
+    }
+  }
+
   void admit_waiting() {
     const std::vector<std::shared_ptr<Sequence>> before = waiting_;
     for (const auto& sequence : before) {
@@ -188,12 +232,38 @@ class ThreadedEngine final : public Engine {
       if (a->request.priority != b->request.priority) return a->request.priority == Priority::foreground;
       return a->id < b->id;
     });
-    while (!waiting_.empty()) {
-      const std::shared_ptr<Sequence> next = waiting_.front();
+    size_t held = 0;
+    for (const auto& next : std::vector<std::shared_ptr<Sequence>>(waiting_)) {
+      if (waits_for_disk(*next)) {
+        ++held;
+        continue;
+      }
       if (!rounds_.has_free_lane() && next->request.priority == Priority::foreground) yield_background();
       if (!rounds_.admit(next)) break;
       std::erase(waiting_, next);
     }
+    all_held_ = held > 0 && held == waiting_.size();
+  }
+
+  /// A request whose prefix is on disk lets others go first while that is read, but no longer than feeding the prompt
+  /// would take.
+  bool waits_for_disk(Sequence& sequence) {
+    if (!files_ || sequence.started != Clock::time_point{}) return false;
+    const Clock::time_point now = Clock::now();
+    const bool first = sequence.held_until == Clock::time_point{};
+    if (first) {
+      const double row = rounds_.prompt_row_seconds();
+      const double seconds = row > 0.0 ? std::min(row * sequence.size(), longest_hold) : unmeasured_hold;
+      sequence.held_until = now + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+    } else if (now >= sequence.held_until) {
+      return false;
+    } else if (sequence.held_at == reads_seen_) {
+      return true;
+    }
+    sequence.held_at = reads_seen_;
+    if (store_.awaits_disk(sequence.tokens)) return true;
+    sequence.held_until = now;
+    return false;
   }
 
   /// The youngest background sequence gives its lane to a foreground one and waits again.
@@ -232,13 +302,19 @@ class ThreadedEngine final : public Engine {
   std::unique_ptr<SnapshotFiles> files_;
   PrefixStore store_;
   Rounds rounds_;
+  CostCalibration calibration_;
+  std::function<void(const std::string&)> log_;
+  bool calibrates_;
   std::vector<std::shared_ptr<Sequence>> waiting_;
 
-  mutable std::mutex mutex_;  ///< guards status_, inbox_, stopping_ and next_id_
+  mutable std::mutex mutex_;  ///< guards status_, inbox_, stopping_, next_id_ and disk_reads_
   std::condition_variable wake_;
   std::vector<std::shared_ptr<Sequence>> inbox_;
   bool stopping_ = false;
   uint64_t next_id_ = 1;
+  uint64_t disk_reads_ = 0;  ///< background reads that ended; guarded by mutex_
+  uint64_t reads_seen_ = 0;  ///< of those, when the engine's thread last looked
+  bool all_held_ = false;    ///< every waiting request waits for the disk
   std::mutex join_mutex_;
   std::thread thread_;
 };

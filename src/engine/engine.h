@@ -21,7 +21,7 @@ struct EngineOptions {
   int32_t parallel = 0;  ///< running sequences; 0: auto
   int32_t page_tokens = 64;
   int32_t prefill_rows = 512;  ///< most prompt rows in one forward
-  int32_t window_rows = 16;    ///< most rows of one sequence's draft window
+  int32_t window_rows = 64;    ///< most rows of one sequence's draft window
   double decode_share = 0.25;  ///< share of the time that running replies keep while prompts fill
   bool drafts = true;
   int32_t fixed_drafts = -1;   ///< >= 0: always so many drafts of the first drafter (tests and measurements)

@@ -84,6 +84,26 @@ int32_t PrefixStore::resume(std::span<const int32_t> tokens, CacheLane& lane) {
   return best->length;
 }
 
+bool PrefixStore::awaits_disk(std::span<const int32_t> tokens) {
+  if (files_ == nullptr || tokens.size() < 2) return false;
+  const std::vector<PrefixName> names = prefix_names(tokens);
+  const Snapshot* best = longest_in_memory(tokens, names);
+  for (const int32_t length : files_->lengths_above(best == nullptr ? 0 : best->length)) {
+    if (length >= static_cast<int32_t>(tokens.size())) continue;
+    const PrefixName name = names[static_cast<size_t>(length)];
+    if (!files_->holds(name) || find(name) != nullptr) continue;
+    switch (files_->fetch(name)) {
+      case SnapshotFiles::Fetch::reading:
+        return true;
+      case SnapshotFiles::Fetch::ready:
+        return false;
+      case SnapshotFiles::Fetch::none:
+        break;
+    }
+  }
+  return false;
+}
+
 int32_t PrefixStore::resume_pages(std::span<const int32_t> tokens, std::span<const PrefixName> names, int32_t than,
                                   CacheLane& lane) {
   const auto page_tokens = static_cast<size_t>(pool_.page_tokens());
@@ -360,7 +380,7 @@ PrefixStore::Snapshot* PrefixStore::load_longer(std::span<const int32_t> tokens,
     if (length >= static_cast<int32_t>(tokens.size())) continue;
     const PrefixName name = names[static_cast<size_t>(length)];
     if (!files_->holds(name) || find(name) != nullptr) continue;
-    std::optional<SnapshotImage> image = files_->read(name);
+    std::optional<SnapshotImage> image = files_->take(name);
     if (!image || image->length != length) continue;
     if (!std::equal(image->tokens.begin(), image->tokens.end(), tokens.begin())) continue;
     const CacheLane places{.pages = {}, .state_slot = -1, .committed = length};

@@ -46,6 +46,9 @@ class PrefixStore {
   PrefixStore(const PrefixStore&) = delete;
   PrefixStore& operator=(const PrefixStore&) = delete;
 
+  /// Whether a longer kept prefix of `tokens` than those in memory is on its way from disk: the first call starts the
+  /// reading, in the background; when it has ended, resume() finds it.
+  bool awaits_disk(std::span<const int32_t> tokens);
   /// Puts `lane` (open and empty) behind the longest kept prefix of `tokens` that leaves at least one token to feed;
   /// returns its length, 0 when there is none.
   int32_t resume(std::span<const int32_t> tokens, CacheLane& lane);

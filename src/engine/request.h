@@ -57,6 +57,8 @@ struct Request {
   std::vector<int32_t> prompt;
   /// Leading prompt tokens that end a block worth keeping (system block, start of the last user message), ascending.
   std::vector<int32_t> snapshot_hints;
+  /// Leading prompt tokens of the system block, which other conversations share; one of snapshot_hints. 0: none.
+  int32_t system_tokens = 0;
   backend::SamplingSettings sampling;
   float repetition_penalty = 1.0F;
   float frequency_penalty = 0.0F;

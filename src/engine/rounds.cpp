@@ -92,6 +92,7 @@ void Rounds::finish(const std::shared_ptr<Sequence>& sequence, FinishReason reas
       store_->keep(s.tokens, s.lane, KeepReason::reply_end);
     }
     leave(sequence);
+    if (reason == FinishReason::stop || reason == FinishReason::length) last_ended_ = s.tokens;
   }
   ReplyStatistics& statistics = s.statistics;
   statistics.prompt_tokens = s.prompt_size();
@@ -318,6 +319,8 @@ void Rounds::step(std::vector<std::shared_ptr<Sequence>>& yielded) {
   }
   if (round.prompt_rows > 0) {
     share_.prompt_round(seconds);
+    const double each = seconds / (round.prompt_rows + round.decode_rows);
+    prompt_row_seconds_ = prompt_row_seconds_ > 0.0 ? 0.8 * prompt_row_seconds_ + 0.2 * each : each;
   } else {
     const bool waiting = std::any_of(running_.begin(), running_.end(), [](const auto& s) { return !s->decodes(); });
     if (waiting) share_.decode_round(seconds);
@@ -381,8 +384,7 @@ void Rounds::keep_states(const Sequence& sequence) {
   const auto& points = sequence.snapshot_points;
   const int32_t committed = sequence.lane.committed;
   if (store_ == nullptr || !std::binary_search(points.begin(), points.end(), committed)) return;
-  const auto& hints = sequence.request.snapshot_hints;
-  const bool system = !hints.empty() && committed == hints.front();
+  const bool system = committed == sequence.request.system_tokens;
   store_->keep(sequence.tokens, sequence.lane, system ? KeepReason::system_block : KeepReason::prompt_point);
 }
 

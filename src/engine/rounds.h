@@ -25,7 +25,7 @@ namespace tensorfold::engine {
 struct RoundOptions {
   int32_t lanes = 1;           ///< running sequences
   int32_t prefill_rows = 512;  ///< most prompt rows in one forward
-  int32_t window_rows = 16;    ///< most rows of one sequence's draft window; 1: no drafts
+  int32_t window_rows = 64;    ///< most rows of one sequence's draft window; 1: no drafts
   double decode_share = 0.25;
 };
 
@@ -60,6 +60,10 @@ class Rounds {
   [[nodiscard]] std::span<const std::shared_ptr<Sequence>> running() const { return running_; }
   [[nodiscard]] bool has_free_lane() const { return running_.size() < lanes_.size(); }
   [[nodiscard]] const RoundTotals& totals() const { return totals_; }
+  /// Seconds that a prompt's row takes, as measured; 0: nothing was measured yet.
+  [[nodiscard]] double prompt_row_seconds() const { return prompt_row_seconds_; }
+  /// Prompt and reply of the last sequence that ended well; empty before there was one.
+  [[nodiscard]] std::span<const int32_t> last_ended() const { return last_ended_; }
 
  private:
   struct Round {
@@ -101,6 +105,8 @@ class Rounds {
   std::vector<std::shared_ptr<Sequence>> running_;  ///< in order of admission
   std::vector<bool> lanes_;                         ///< taken
   RoundTotals totals_;
+  std::vector<int32_t> last_ended_;
+  double prompt_row_seconds_ = 0.0;
 };
 
 }  // namespace tensorfold::engine

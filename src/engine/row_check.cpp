@@ -13,7 +13,9 @@ namespace tensorfold::engine {
 namespace {
 
 constexpr int32_t prompt_tokens = 48;
-constexpr std::array<int32_t, 7> widths = {2, 3, 4, 6, 8, 12, 16};
+constexpr std::array<int32_t, 9> widths = {2, 3, 4, 6, 8, 12, 16, 32, 64};
+// The reference for rows behind these: windows of so many rows, once those are known to be exact.
+constexpr int32_t narrow = 16;
 
 /// A lane that gives its pages back.
 class ScopedLane {
@@ -48,10 +50,11 @@ class RowCheck {
     RowCheckResult result;
     feed_singles();
     ScopedLane lane(pool_);
-    lane.reserve(prompt_tokens + 2 * widest_ + 2);
+    lane.reserve(prompt_tokens + widest_ + 2);
     feed(lane, prompt_);
     for (const int32_t width : widths) {
       if (width > widest_) break;
+      if (width > narrow) feed_narrow(width);
       if (!chain_is_exact(lane, width)) {
         result.problem = fmt::format("a window of {} rows gives other bits than single rows", width);
         return result;
@@ -99,7 +102,8 @@ class RowCheck {
     ScopedLane lane(pool_);
     lane.reserve(prompt_tokens + widest_ + 1);
     feed(lane, prompt_);
-    for (const int32_t& token : next_) {
+    const auto few = static_cast<size_t>(std::min(widest_, narrow) + 1);
+    for (const int32_t& token : std::span<const int32_t>(next_).first(few)) {
       const Window window{.lane = &lane.lane,
                           .tokens = {&token, 1},
                           .past = lane.past,
@@ -109,6 +113,29 @@ class RowCheck {
       forward_.run(std::span(&window, 1));
       lane.extend({&token, 1});
       singles_.push_back(read(0));
+    }
+  }
+
+  /// Adds the reference of rows up to `rows`, by kept windows of `narrow` rows.
+  void feed_narrow(int32_t rows) {
+    ScopedLane lane(pool_);
+    lane.reserve(prompt_tokens + rows);
+    feed(lane, prompt_);
+    const std::span<const int32_t> next(next_);
+    for (int32_t first = 0; first < rows; first += narrow) {
+      const int32_t count = std::min(narrow, rows - first);
+      const auto tokens = next.subspan(static_cast<size_t>(first), static_cast<size_t>(count));
+      const Window window{.lane = &lane.lane,
+                          .tokens = tokens,
+                          .past = lane.past,
+                          .parents = {},
+                          .keep_all = true,
+                          .logits = WantedLogits::all};
+      forward_.run(std::span(&window, 1));
+      lane.extend(tokens);
+      for (int32_t row = 0; row < count; ++row) {
+        if (static_cast<size_t>(first + row) >= singles_.size()) singles_.push_back(read(row));
+      }
     }
   }
 

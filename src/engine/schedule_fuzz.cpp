@@ -140,7 +140,7 @@ class World {
       } else if (kind < 0.55) {
         plan_chunk(move, 1);
       } else if (kind < 0.8) {
-        plan_chain(move, std::min({rows, logit_rows, 18}));
+        plan_chain(move, std::min({rows, logit_rows, chance(0.15) ? most_logit_rows : 18}));
       } else {
         plan_tree(move, std::min({rows, logit_rows, 18}));
       }

@@ -33,6 +33,8 @@ struct Sequence {
   std::vector<int32_t> snapshot_points;  ///< positions where the state is to be kept, ascending
   int32_t passed_over = 0;               ///< rounds in which others filled before it
   Clock::time_point submitted;
+  Clock::time_point held_until;   ///< when waiting for its prefix from disk ends; unset: it never waited
+  uint64_t held_at = 0;           ///< disk reads that had ended when it was last found waiting
   Clock::time_point started;      ///< first admission
   Clock::time_point first_token;  ///< when the prompt was done
   std::atomic<bool> cancelled = false;

@@ -18,6 +18,8 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t most_queued_bytes = 4ULL << 30;
 constexpr uint64_t most_warm_bytes = 4ULL << 30;
+// What was read and never taken: a client left meanwhile.
+constexpr size_t most_fetched = 4;
 constexpr const char* extension = ".prefix";
 
 uint64_t image_bytes(const SnapshotImage& image) {
@@ -44,9 +46,11 @@ SnapshotFiles::SnapshotFiles(SnapshotFilesOptions options) : options_(std::move(
   if (error) fail(ErrorKind::io, "cannot make the folder {}: {}", folder_.string(), error.message());
   fs::permissions(folder_, fs::perms::owner_all, error);
   thread_ = std::thread([this] { run(); });
+  reader_ = std::thread([this] { read_fetches(); });
 }
 
 SnapshotFiles::~SnapshotFiles() {
+  stop_fetching();
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
@@ -86,6 +90,61 @@ void SnapshotFiles::run() {
     }
     write_file(image);
   }
+}
+
+void SnapshotFiles::read_fetches() {
+  while (true) {
+    PrefixName name = 0;
+    {
+      std::unique_lock lock(mutex_);
+      fetch_wake_.wait(lock, [&] { return reading_stopped_ || !fetches_.empty(); });
+      if (reading_stopped_) return;
+      name = fetches_.front();
+    }
+    std::optional<SnapshotImage> image = read(name);
+    {
+      const std::lock_guard lock(mutex_);
+      fetches_.pop_front();
+      if (image) fetched_.push_back(std::move(*image));
+      if (fetched_.size() > most_fetched) fetched_.pop_front();
+      if (reading_stopped_) return;
+    }
+    if (options_.on_fetched) options_.on_fetched();
+  }
+}
+
+SnapshotFiles::Fetch SnapshotFiles::fetch(PrefixName name) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::any_of(fetched_.begin(), fetched_.end(), [&](const auto& image) { return image.name == name; })) {
+      return Fetch::ready;
+    }
+    if (std::find(fetches_.begin(), fetches_.end(), name) != fetches_.end()) return Fetch::reading;
+    const auto entry = entries_.find(name);
+    if (reading_stopped_ || entry == entries_.end() || !entry->second.written) return Fetch::none;
+    fetches_.push_back(name);
+  }
+  fetch_wake_.notify_all();
+  return Fetch::reading;
+}
+
+std::optional<SnapshotImage> SnapshotFiles::take(PrefixName name) {
+  const std::lock_guard lock(mutex_);
+  const auto found =
+      std::find_if(fetched_.begin(), fetched_.end(), [&](const auto& image) { return image.name == name; });
+  if (found == fetched_.end()) return std::nullopt;
+  std::optional<SnapshotImage> image = std::move(*found);
+  fetched_.erase(found);
+  return image;
+}
+
+void SnapshotFiles::stop_fetching() {
+  {
+    const std::lock_guard lock(mutex_);
+    reading_stopped_ = true;
+  }
+  fetch_wake_.notify_all();
+  if (reader_.joinable()) reader_.join();
 }
 
 void SnapshotFiles::scan() {
@@ -301,14 +360,17 @@ void SnapshotFiles::prune_foreign() {
 }
 
 void SnapshotFiles::warm() const {
-  std::vector<std::pair<uint64_t, std::pair<fs::path, uint64_t>>> newest;
+  // System blocks, then the newest.
+  std::vector<std::pair<std::pair<bool, uint64_t>, std::pair<fs::path, uint64_t>>> wanted;
   {
     const std::lock_guard lock(mutex_);
-    for (const auto& [name, entry] : entries_) newest.push_back({entry.used, {entry.path, entry.bytes}});
+    for (const auto& [name, entry] : entries_) {
+      wanted.push_back({{entry.pinned, entry.used}, {entry.path, entry.bytes}});
+    }
   }
-  std::sort(newest.rbegin(), newest.rend());
+  std::sort(wanted.rbegin(), wanted.rend());
   uint64_t bytes = 0;
-  for (const auto& [used, file] : newest) {
+  for (const auto& [rank, file] : wanted) {
     bytes += file.second;
     if (bytes > most_warm_bytes) return;
     const int descriptor = ::open(file.first.c_str(), O_RDONLY | O_CLOEXEC);

@@ -2,8 +2,8 @@
 // builds on does not hold. Files appear whole or not at all (written beside, synced, renamed), every part has a digest,
 // and a file that is damaged, half written, or of other weights, arithmetic or layout is skipped with one line.
 //
-// A thread of its own scans the folder at start, writes, and deletes the least recently used above the budget. Lookups
-// and reads are the caller's; any thread may call.
+// A thread of its own scans the folder at start, writes, and deletes the least recently used above the budget; another
+// reads what was asked for with fetch(). Any thread may call.
 #pragma once
 
 #include <condition_variable>
@@ -37,6 +37,7 @@ struct SnapshotFilesOptions {
   uint64_t page_bytes = 0;
   uint64_t state_bytes = 0;
   std::function<void(const std::string&)> log;  ///< one line each; may be null
+  std::function<void()> on_fetched = nullptr;   ///< after each fetch that ended, on the reading thread; may be null
 };
 
 /// A snapshot as it goes to disk. Pages first_page .. cover tokens up to `length`.
@@ -68,6 +69,13 @@ class SnapshotFiles {
   /// Reads a snapshot with all its pages (first_page 0), or nothing: it is not there, or a part of it is damaged, and
   /// then it is forgotten with a line.
   std::optional<SnapshotImage> read(PrefixName name);
+  enum class Fetch { none, reading, ready };
+  /// Starts reading a snapshot in the background, if that was not done before; none: it is not there, or not whole.
+  Fetch fetch(PrefixName name);
+  /// What a fetch brought, once.
+  std::optional<SnapshotImage> take(PrefixName name);
+  /// No fetch ends after this returns.
+  void stop_fetching();
   /// A newer snapshot takes this one's place: its file goes after the next write, unless others build on it.
   void supersede(PrefixName name);
   /// Whether the snapshot is held; takes supersede() back.
@@ -90,6 +98,7 @@ class SnapshotFiles {
   };
 
   void run();
+  void read_fetches();
   void scan();
   void write_file(const SnapshotImage& image);
   /// One file: its state if wanted, and its pages below `pages_end` (-1: all). Throws Error when anything is wrong.
@@ -118,7 +127,12 @@ class SnapshotFiles {
   uint64_t clock_ = 0;
   bool busy_ = true;
   bool stopping_ = false;
+  std::deque<PrefixName> fetches_;  ///< asked for; the first is being read while reading_
+  std::deque<SnapshotImage> fetched_;
+  bool reading_stopped_ = false;
+  std::condition_variable fetch_wake_;
   std::thread thread_;
+  std::thread reader_;
 };
 
 }  // namespace tensorfold::engine

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -20,18 +21,51 @@ std::string_view closing_words(const std::vector<TextPiece>& pieces) {
   return pieces.back().text;
 }
 
-/// The prompt's length in tokens up to the text of the last message that came from the request. A later turn that
-/// changes only this message shares everything before.
-std::vector<int32_t> last_turn_start(const text::Tokenizer& tokenizer, const std::vector<TextPiece>& pieces,
-                                     const std::vector<int32_t>& ids) {
+/// The prompt's length in tokens up to `pieces[end]`, less the token at the border, which may depend on what follows
+/// it.
+int32_t tokens_before(const text::Tokenizer& tokenizer, const std::vector<TextPiece>& pieces, size_t end,
+                      const std::vector<int32_t>& ids) {
+  const std::vector<int32_t> before = tokenizer.encode(std::span(pieces).first(end));
+  const auto parted = std::mismatch(before.begin(), before.end(), ids.begin(), ids.end());
+  return std::max(0, static_cast<int32_t>(parted.first - before.begin()) - 1);
+}
+
+/// The text of the first message that is no system message.
+std::string first_words(const Json& messages) {
+  for (const Json& message : messages) {
+    const std::string role = message.value("role", "");
+    if (role == "system" || role == "developer") continue;
+    const auto content = message.find("content");
+    if (content == message.end()) return {};
+    if (content->is_string()) return content->get<std::string>();
+    if (content->is_array() && !content->empty() && content->front().is_object()) {
+      const auto text = content->front().find("text");
+      if (text != content->front().end() && text->is_string()) return text->get<std::string>();
+    }
+    return {};
+  }
+  return {};
+}
+
+/// Where a later prompt is likely to part from this one: behind the system block (system text, tools), and before the
+/// text of the last message that came from the request.
+void set_hints(const text::Tokenizer& tokenizer, const std::vector<TextPiece>& pieces, const Json& messages,
+               Prompt& prompt) {
   size_t last = pieces.size();
   while (last > 0 && pieces[last - 1].trusted) --last;
-  if (last <= 1) return {};
-  const std::vector<int32_t> before = tokenizer.encode(std::span(pieces).first(last - 1));
-  const auto parted = std::mismatch(before.begin(), before.end(), ids.begin(), ids.end());
-  // The token at the border may depend on what follows it.
-  const auto common = static_cast<int32_t>(parted.first - before.begin()) - 1;
-  return common > 0 ? std::vector<int32_t>{common} : std::vector<int32_t>{};
+  if (last <= 1) return;
+  const std::string words = first_words(messages);
+  const auto first = std::find_if(pieces.begin(), pieces.begin() + static_cast<std::ptrdiff_t>(last),
+                                  [&](const TextPiece& piece) { return !piece.trusted && piece.text == words; });
+  const auto system_end = static_cast<size_t>(first - pieces.begin());
+  // One piece before it is the template's own opening of the message: no block.
+  if (!words.empty() && system_end > 1 && system_end < last) {
+    prompt.system_tokens = tokens_before(tokenizer, pieces, system_end, prompt.ids);
+    if (prompt.system_tokens > 0) prompt.snapshot_hints.push_back(prompt.system_tokens);
+    if (system_end + 1 == last) return;
+  }
+  const int32_t turn = tokens_before(tokenizer, pieces, last - 1, prompt.ids);
+  if (turn > prompt.system_tokens) prompt.snapshot_hints.push_back(turn);
 }
 
 }  // namespace
@@ -76,7 +110,7 @@ Prompt PromptRenderer::render(const Json& messages, const Json& tools, const Ren
   prompt.ids = tokenizer_.encode(pieces);
   if (prompt.ids.empty()) throw bad_request("the chat template rendered nothing", "messages");
   prompt.in_reasoning = text::prompt_opens_reasoning(format_, closing_words(pieces));
-  prompt.snapshot_hints = last_turn_start(tokenizer_, pieces, prompt.ids);
+  set_hints(tokenizer_, pieces, messages, prompt);
   return prompt;
 }
 

@@ -23,7 +23,8 @@ struct RenderSettings {
 
 struct Prompt {
   std::vector<int32_t> ids;
-  std::vector<int32_t> snapshot_hints;  ///< where a later prompt is likely to part from this one
+  std::vector<int32_t> snapshot_hints;  ///< where a later prompt is likely to part from this one, ascending
+  int32_t system_tokens = 0;            ///< the first of them when it ends the system block, which others share
   bool in_reasoning = false;            ///< the prompt ends inside a think block
 };
 

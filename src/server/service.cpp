@@ -293,6 +293,7 @@ Service::Running Service::start(const CheckedRequest& checked, const Sinks& sink
       engine::Request& request = plan.request;
       request.prompt = checked.prompt.ids;
       request.snapshot_hints = checked.prompt.snapshot_hints;
+      request.system_tokens = checked.prompt.system_tokens;
       request.sampling = checked.fields.sampling;
       request.sampling.seed = backend::keyed::choice_seed(seed, choice);
       request.repetition_penalty = checked.fields.repetition_penalty;

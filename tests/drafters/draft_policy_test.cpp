@@ -18,6 +18,9 @@ double play(DraftPolicy& policy, int32_t drafter, double chance, double slope, i
     const Grant grant = policy.allot({&offer, 1}, 16)[0];
     int32_t accepted = 0;
     while (accepted < grant.drafts && lands(random)) ++accepted;
+    int32_t right = 0;
+    while (right < grant.unfed && lands(random)) ++right;
+    policy.record_unfed(0, drafter, grant.unfed, right);
     const double cost = 1.0 + slope * grant.drafts;
     policy.record_forward(1 + grant.drafts, cost);
     if (grant.drafts > 0) policy.record_outcome(0, drafter, grant.drafts, accepted);
@@ -55,7 +58,8 @@ TEST(DraftPolicy, ReachesTheBestRateOfTheTableAndNeverFallsFarBelowPlainRounds) 
 
 TEST(DraftPolicy, ProbesOfALosingDrafterBackOffToOneRoundIn128) {
   DraftPolicy policy;
-  const int32_t drafter = policy.add_drafter("test", 0.8, true);
+  const int32_t drafter = policy.add_drafter("test", 0.8, false);
+  policy.calibrate_proposal(drafter, 1, 0.2);
   policy.open(0);
   int32_t probes = 0;
   for (int round = 0; round < 4000; ++round) {
@@ -63,7 +67,8 @@ TEST(DraftPolicy, ProbesOfALosingDrafterBackOffToOneRoundIn128) {
     const Grant grant = policy.allot({&offer, 1}, 8)[0];
     policy.record_forward(1 + grant.drafts, 1.0 + 0.5 * grant.drafts);
     if (grant.drafts > 0) policy.record_outcome(0, drafter, grant.drafts, 0);
-    if (round >= 2000 && grant.drafts > 0) ++probes;
+    policy.record_unfed(0, drafter, grant.unfed, 0);
+    if (round >= 2000 && grant.drafts + grant.unfed > 0) ++probes;
   }
   EXPECT_LE(probes, 2000 / 128 + 1);
   EXPECT_GE(probes, 1);
@@ -109,6 +114,111 @@ TEST(DraftPolicy, GrantsNeverExceedTheRowsOrWhatWasOffered) {
     policy.record_forward(rows, 1.0 + 0.2 * rows);
     policy.record_proposal(drafter, 1 + round % 5, 0.1 * (1 + round % 5));
   }
+}
+
+/// A round of n rows as measured on two cores: dear beyond four rows.
+double cpu_cost(int32_t rows) { return rows <= 4 ? 1.0 + 0.17 * (rows - 1) : 1.51 + 0.4 * (rows - 4); }
+
+void calibrate(DraftPolicy& policy) {
+  for (const int32_t rows : {1, 2, 3, 4, 6, 8, 12, 16, 32, 64}) policy.calibrate_forward(rows, cpu_cost(rows));
+}
+
+TEST(DraftPolicy, ADrafterThatIsAlwaysWrongCostsNoReplyATwentieth) {
+  DraftPolicy policy;
+  const int32_t paid = policy.add_drafter("paid", 0.8, false);
+  const int32_t free = policy.add_drafter("free", 0.8, true);
+  calibrate(policy);
+  policy.calibrate_proposal(paid, 1, 0.15);
+  policy.calibrate_proposal(paid, 4, 0.5);
+  for (int reply = 0; reply < 20; ++reply) {
+    policy.open(0);
+    double seconds = 0.0;
+    for (int round = 0; round < 64; ++round) {
+      const LaneOffer offer{0, {{paid, 4}, {free, 8}}};
+      const Grant grant = policy.allot({&offer, 1}, 64)[0];
+      seconds += cpu_cost(1 + grant.drafts);
+      if (grant.drafter == paid) seconds += policy.proposal_cost(paid, grant.drafts + grant.unfed);
+      policy.record_unfed(0, grant.drafter, grant.unfed, 0);
+      if (grant.drafts == 0) continue;
+      policy.record_outcome(0, grant.drafter, grant.drafts, 0);
+    }
+    // In the first reply ever a drafter is tried freely.
+    EXPECT_LE(seconds, 64.0 / (reply == 0 ? 0.9 : 0.95)) << "reply " << reply;
+    policy.close(0, 64);
+  }
+}
+
+TEST(DraftPolicy, CopiesThatGoOnReachWideWindowsSoon) {
+  DraftPolicy policy;
+  const int32_t copies = policy.add_drafter("copy", 0.7, true);
+  calibrate(policy);
+  policy.open(0);
+  double seconds = 0.0;
+  int32_t tokens = 0;
+  int32_t window = 8;
+  int32_t widest = 0;
+  while (tokens < 400) {
+    const LaneOffer offer{0, {{copies, std::min(window, 63)}}};
+    const Grant grant = policy.allot({&offer, 1}, 64)[0];
+    seconds += cpu_cost(1 + grant.drafts);
+    tokens += 1 + grant.drafts;
+    if (grant.drafts > 0) policy.record_outcome(0, copies, grant.drafts, grant.drafts);
+    window = std::min(64, 2 * window);
+    widest = std::max(widest, grant.drafts);
+  }
+  // 4 rows and 64 rows both make 2.4 to 2.7 tokens a plain round's time.
+  EXPECT_GE(tokens / seconds, 0.9 * 64.0 / cpu_cost(64));
+  EXPECT_GE(widest, 3);
+  // Where rows are cheap, the widest window is best and is reached.
+  DraftPolicy cheap;
+  const int32_t same = cheap.add_drafter("copy", 0.7, true);
+  for (const int32_t rows : {1, 8, 64}) cheap.calibrate_forward(rows, 1.0 + 0.02 * (rows - 1));
+  cheap.open(0);
+  int32_t rounds = 0;
+  for (int32_t granted = 0; granted < 63; ++rounds) {
+    ASSERT_LT(rounds, 16);
+    const LaneOffer offer{0, {{same, 63}}};
+    granted = cheap.allot({&offer, 1}, 64)[0].drafts;
+    cheap.record_outcome(0, same, granted, granted);
+  }
+}
+
+TEST(DraftPolicy, ADrafterThatPaysOnlyWhenItIsDeepIsFoundByTriesThatAreNotFed) {
+  // A block drafter: seven drafts cost what one costs, and only nearly all of them landing is worth it.
+  DraftPolicy policy;
+  const int32_t block = policy.add_drafter("block", 0.7, false);
+  calibrate(policy);
+  for (const int32_t drafts : {1, 4, 7}) policy.calibrate_proposal(block, drafts, 1.5);
+  policy.open(0);
+  double seconds = 0.0;
+  double tokens = 0.0;
+  for (int round = 0; round < 600; ++round) {
+    const LaneOffer offer{0, {{block, 7}}};
+    const Grant grant = policy.allot({&offer, 1}, 64)[0];
+    policy.record_unfed(0, block, grant.unfed, grant.unfed);
+    if (grant.drafts > 0) policy.record_outcome(0, block, grant.drafts, grant.drafts);
+    if (round < 300) continue;
+    seconds += cpu_cost(1 + grant.drafts) + policy.proposal_cost(block, grant.drafts + grant.unfed);
+    tokens += 1 + grant.drafts;
+  }
+  EXPECT_GE(tokens / seconds, 0.9 * 8.0 / (cpu_cost(8) + 1.5));
+}
+
+TEST(DraftPolicy, WaitingRowsAreReadOnlyWhereThatPays) {
+  DraftPolicy policy;
+  const int32_t paid = policy.add_drafter("paid", 0.9, false);
+  for (const int32_t rows : {1, 8}) policy.calibrate_forward(rows, 1.0 + 0.1 * (rows - 1));
+  policy.calibrate_proposal(paid, 1, 0.1);
+  policy.record_waiting_rows(paid, 100, 5.0);
+  policy.open(0);
+  const auto drafts = [&](int32_t waiting, int32_t left) {
+    const LaneOffer offer{0, {{paid, 4, waiting}}, left};
+    return policy.allot({&offer, 1}, 16)[0].drafts;
+  };
+  EXPECT_GT(drafts(4, 8), 0);
+  EXPECT_EQ(drafts(1000, 8), 0);    // 50 rounds' time to save a part of 8
+  EXPECT_GT(drafts(1000, 500), 0);  // a reply may be long
+  EXPECT_GT(drafts(100, 60), 0);
 }
 
 TEST(CostTable, IsMonotoneAndInterpolates) {

@@ -1,6 +1,7 @@
 // Kept prefixes in memory and on disk: the longest wins, bytes come back as they were, damaged files never do.
 #include "engine/prefix_store.h"
 
+#include <atomic>
 #include <csignal>
 #include <fstream>
 #include <random>
@@ -80,6 +81,7 @@ class KeptPrefixes : public ::testing::Test {
   int32_t resume(PrefixStore& store, std::span<const int32_t> tokens) {
     CacheLane lane;
     EXPECT_TRUE(pool_.open(lane));
+    while (store.awaits_disk(tokens)) usleep(200);
     const int32_t length = store.resume(tokens, lane);
     EXPECT_EQ(length, lane.committed);
     const auto kept = tokens.first(static_cast<size_t>(length));
@@ -244,6 +246,36 @@ TEST_F(KeptPrefixes, SurviveARestart) {
   EXPECT_EQ(resume(store, all.first(300)), 275);
   EXPECT_EQ(store.totals().from_disk, 3U);
   EXPECT_EQ(log_, std::vector<std::string>{});
+}
+
+TEST_F(KeptPrefixes, ReadingFromDiskHoldsNobody) {
+  const auto tokens = tokens_of(33, 700);
+  {
+    SnapshotFiles files(file_options());
+    PrefixStore store(pool_, {}, &files);
+    keep(store, std::span<const int32_t>(tokens).first(600));
+  }
+  std::atomic<int> fetched = 0;
+  SnapshotFilesOptions options = file_options();
+  options.on_fetched = [&] { ++fetched; };
+  SnapshotFiles files(options);
+  files.flush();
+  PrefixStore store(pool_, {}, &files);
+  const auto resume_now = [&] {
+    CacheLane lane;
+    EXPECT_TRUE(pool_.open(lane));
+    const int32_t length = store.resume(tokens, lane);
+    pool_.close(lane);
+    return length;
+  };
+  // Whoever does not wait goes on with what memory holds.
+  EXPECT_EQ(resume_now(), 0);
+  EXPECT_FALSE(store.awaits_disk(tokens_of(34, 700)));
+  EXPECT_TRUE(store.awaits_disk(tokens));
+  while (fetched == 0) usleep(200);
+  EXPECT_FALSE(store.awaits_disk(tokens));
+  EXPECT_EQ(resume(store, tokens), 600);
+  EXPECT_EQ(fetched, 1);
 }
 
 TEST_F(KeptPrefixes, AFileHoldsOnlyWhatTheOneBelowItDoesNot) {

@@ -4,22 +4,34 @@
 #include <random>
 
 #include "drafters/drafter_set.h"
+#include "engine/verify_serving.h"
 #include "engine_fixture.h"
 
 namespace tensorfold::engine {
 namespace {
 
-VerifyReport verify(const std::string& checkpoint, const std::vector<VerifyPrompt>& prompts, int32_t requests,
-                    uint64_t seed) {
-  const FuzzFactory make = [&](const FuzzWorld& world) {
+FuzzFactory factory(const std::string& checkpoint) {
+  return [checkpoint](const FuzzWorld& world) {
     FuzzSubject subject;
     subject.backend = backend::make_cpu_backend(world.threads, world.simd);
     subject.model = families::load_model(tensorfold::testing::project_path(checkpoint), *subject.backend, 320).model;
     return subject;
   };
-  const std::vector<VerifyDrafter> drafters = {{"own", [](backend::Backend& backend, families::Model& model) {
-                                                  return drafters::make_drafters(backend, model, {});
-                                                }}};
+}
+
+std::vector<VerifyPrompt> recorded_prompts() {
+  std::vector<VerifyPrompt> prompts;
+  for (const testing::GoldenCase& golden : testing::golden_cases()) prompts.push_back({"recorded", golden.prompt});
+  return prompts;
+}
+
+std::vector<VerifyDrafter> own_drafters() {
+  return {{"own", [](backend::Backend& backend, families::Model& model) {
+             return drafters::make_drafters(backend, model, {});
+           }}};
+}
+
+VerifyOptions options_for(int32_t requests, uint64_t seed) {
   VerifyOptions options;
   options.requests = requests;
   options.seed = seed;
@@ -28,9 +40,15 @@ VerifyReport verify(const std::string& checkpoint, const std::vector<VerifyPromp
   options.context = 1024;
   options.memory_budget = uint64_t{256} << 20;
   options.worlds = {{.threads = 1, .simd = ""}, {.threads = 2, .simd = ""}};
+  return options;
+}
+
+VerifyReport verify(const std::string& checkpoint, const std::vector<VerifyPrompt>& prompts, int32_t requests,
+                    uint64_t seed) {
+  VerifyOptions options = options_for(requests, seed);
   std::random_device device;
   options.scratch = std::filesystem::temp_directory_path() / fmt::format("tensorfold-verify-{:08x}", device());
-  const VerifyReport report = verify_exact(make, prompts, drafters, options);
+  const VerifyReport report = verify_exact(factory(checkpoint), prompts, own_drafters(), options);
   std::error_code ignored;
   std::filesystem::remove_all(options.scratch, ignored);
   return report;
@@ -44,10 +62,35 @@ void expect_exact(const VerifyReport& report, int32_t requests) {
   EXPECT_GT(report.cached_tokens, 0U);
 }
 
-TEST(VerifyExact, NoReplyDiffers) {
-  std::vector<VerifyPrompt> prompts;
-  for (const testing::GoldenCase& golden : testing::golden_cases()) prompts.push_back({"recorded", golden.prompt});
-  expect_exact(verify("models/demo", prompts, 40, 4), 40);
+TEST(VerifyExact, NoReplyDiffers) { expect_exact(verify("models/demo", recorded_prompts(), 40, 4), 40); }
+
+TEST(VerifyExact, AWrongExpectationIsFound) {
+  VerifyReport report;
+  const VerifyQuestion question{.kind = "any", .prompt = {1, 2}, .sampling = {}, .expected = {3, 4, 5}};
+  VerifyAnswer answer;
+  const auto compare = [&](std::vector<int32_t> tokens, std::string error) {
+    answer.tokens = std::move(tokens);
+    answer.error = std::move(error);
+    compare_answer(report, question, answer, "");
+  };
+  compare({3, 4, 5}, "");
+  EXPECT_EQ(report.differences, 0);
+  compare({3, 9, 5}, "");
+  compare({3, 4}, "");
+  compare({3, 4, 5}, "lost");
+  EXPECT_EQ(report.differences, 3);
+  EXPECT_EQ(report.requests, 4);
+}
+
+TEST(VerifyExact, GoesOnFromEveryPoint) {
+  VerifyOptions options = options_for(0, 1);
+  options.max_tokens = 8;
+  const std::vector<VerifyPrompt> prompts = {recorded_prompts()[4], recorded_prompts()[0]};
+  const VerifyReport report = verify_every_point(factory("models/demo"), prompts, own_drafters(), options, 1);
+  EXPECT_EQ(report.differences, 0);
+  for (const std::string& line : report.first_differences) ADD_FAILURE() << line;
+  EXPECT_GT(report.requests, 40);
+  EXPECT_GT(report.cached_tokens, 40U * 20U);
 }
 
 class EveryFamily : public ::testing::TestWithParam<const char*> {};
