@@ -141,7 +141,8 @@ TEST(Regex, RandomPatternsAgreeWithTheStandardLibrary) {
   for (int i = 0; i < 150; ++i) {
     const std::string pattern = random.pattern();
     Matcher grammar = matcher(compile_regex(pattern));
-    const std::regex reference(pattern);
+    // The library's other algorithm takes exponential time on loops in loops.
+    const std::regex reference(pattern, std::regex_constants::ECMAScript | std::regex_constants::__polynomial);
     for (int k = 0; k < 40; ++k) {
       const std::string text = random.text();
       const bool expected = std::regex_match(text, reference);
