@@ -161,6 +161,12 @@ class Bench {
     std::fflush(stdout);
   }
 
+  /// Begins at `tokens` tokens without feeding them: what the pages hold does not change the time.
+  void begin_at(int32_t tokens) {
+    begin(1, tokens + 256);
+    committed_[0] = tokens;
+  }
+
   void prompt(int32_t tokens, int32_t chunk) {
     begin(1, tokens + 256);
     const auto start = Clock::now();
@@ -214,6 +220,8 @@ int main(int argc, char** argv) try {
   if (argc > 2) {
     bench.prompt(32768, 2048);
     bench.rounds("serial decode", 1, 1, true, false);
+    bench.begin_at(131072);
+    bench.rounds("serial decode, pages not fed", 1, 1, true, false);
   }
   return 0;
 } catch (const Error& error) {

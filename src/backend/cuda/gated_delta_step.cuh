@@ -9,7 +9,7 @@
 namespace tensorfold::backend::cuda {
 
 constexpr int kKeyDim = 128;    // of the step: 8 lanes of 16 key values
-constexpr int kWarpsAStep = 8;  // warps of a step block
+constexpr int kWarpsAStep = 4;  // warps of a step block: small blocks share a machine's processors evenly
 constexpr int kRowsAWarp = 4;   // value rows: one for each group of 8 lanes
 constexpr int kRowsABlock = kWarpsAStep * kRowsAWarp;
 
