@@ -205,7 +205,8 @@ __device__ inline StepInputs load_inputs(const float* row, const GatedDeltaShape
 
 /// Inputs of a stretch of rows in shared memory: query, key, this block's values, decay and beta.
 constexpr int kStretch = 16;
-constexpr int kInputValues = 2 * kKeyDim + kRowsABlock + 4;
+template <int Warps>
+constexpr int kInputValues = 2 * kKeyDim + Warps * kRowsAWarp + 4;
 
 __device__ inline void copy_words(float* to, const float* from, int bytes) {
   const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
@@ -216,36 +217,39 @@ __device__ inline void copy_words(float* to, const float* from, int bytes) {
 }
 
 /// A warp a row: three copies of a lane.
-__device__ inline void load_stretch(float (&to)[kStretch][kInputValues], const float* steps, int64_t step_values,
+template <int Warps>
+__device__ inline void load_stretch(float (&to)[kStretch][kInputValues<Warps>], const float* steps, int64_t step_values,
                                     int first, int end, const GatedDeltaShape& shape, const Place& place, int part) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  for (int row = static_cast<int>(threadIdx.x) / 32; row < kStretch; row += kWarpsAStep) {
+  for (int row = static_cast<int>(threadIdx.x) / 32; row < kStretch; row += Warps) {
     if (first + row >= end) break;
     const float* from = steps + (first + row) * step_values;
     copy_words(&to[row][lane * 4], from + place.key_head * kKeyDim + lane * 4, 16);
     copy_words(&to[row][kKeyDim + lane * 4], from + (shape.key_heads + place.key_head) * kKeyDim + lane * 4, 16);
-    if (lane < kRowsABlock / 4) {
-      copy_words(&to[row][2 * kKeyDim + lane * 4],
-                 from + 2 * shape.key_heads * kKeyDim + place.head * shape.value_dim + part * kRowsABlock + lane * 4,
-                 16);
-    } else if (lane < kRowsABlock / 4 + 2) {
-      const int which = lane - kRowsABlock / 4;
-      copy_words(&to[row][2 * kKeyDim + kRowsABlock + which],
+    if (lane < (Warps * kRowsAWarp) / 4) {
+      copy_words(
+          &to[row][2 * kKeyDim + lane * 4],
+          from + 2 * shape.key_heads * kKeyDim + place.head * shape.value_dim + part * (Warps * kRowsAWarp) + lane * 4,
+          16);
+    } else if (lane < (Warps * kRowsAWarp) / 4 + 2) {
+      const int which = lane - (Warps * kRowsAWarp) / 4;
+      copy_words(&to[row][2 * kKeyDim + (Warps * kRowsAWarp) + which],
                  from + channels_of(shape) + which * shape.value_heads + place.head, 4);
     }
   }
 }
 
-__device__ inline StepInputs read_inputs(const float (&row)[kInputValues], const Place& place, int part) {
+template <int Warps>
+__device__ inline StepInputs read_inputs(const float (&row)[kInputValues<Warps>], const Place& place, int part) {
   StepInputs in;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     in.query[i] = *reinterpret_cast<const float4*>(&row[i * 32 + place.lane * 4]);
     in.key[i] = *reinterpret_cast<const float4*>(&row[kKeyDim + i * 32 + place.lane * 4]);
   }
-  in.value = row[2 * kKeyDim + place.row - part * kRowsABlock];
-  in.decay = row[2 * kKeyDim + kRowsABlock];
-  in.beta = row[2 * kKeyDim + kRowsABlock + 1];
+  in.value = row[2 * kKeyDim + place.row - part * (Warps * kRowsAWarp)];
+  in.decay = row[2 * kKeyDim + (Warps * kRowsAWarp)];
+  in.beta = row[2 * kKeyDim + (Warps * kRowsAWarp) + 1];
   return in;
 }
 
@@ -262,15 +266,16 @@ __device__ inline void replay_path(State& state, const GatedDeltaArguments& a, c
   }
 }
 
-/// Block: one sequence, one value head, 32 value rows; walks the sequence's rows in order.
-__global__ void __launch_bounds__(kWarpsAStep * 32)
+/// Block: one sequence, one value head, 4 value rows a warp; walks the sequence's rows in order.
+template <int Warps>
+__global__ void __launch_bounds__(Warps * 32)
     steps_kernel(PlanView plan, const __grid_constant__ GatedDeltaArguments a) {
-  __shared__ __align__(16) float inputs[2][kStretch][kInputValues];
+  __shared__ __align__(16) float inputs[2][kStretch][kInputValues<Warps>];
   allow_next_kernel();
   const bool exists = static_cast<int>(blockIdx.x) < plan.header().sequences;
   const DeviceSequence sequence = exists ? plan.sequences()[blockIdx.x] : DeviceSequence{};
   const auto part = static_cast<int>(blockIdx.z);
-  const Place place = find_place(a.shape, part);
+  const Place place = find_place(a.shape, part, Warps * kRowsAWarp);
   const int64_t step_values = channels_of(a.shape) + 2 * a.shape.value_heads;
   const int32_t* parents = plan.parents();
   State state;
@@ -280,10 +285,10 @@ __global__ void __launch_bounds__(kWarpsAStep * 32)
   if (!exists) return;
   int current = -1;
   const int end = sequence.first_row + sequence.row_count;
-  load_stretch(inputs[0], a.steps, step_values, sequence.first_row, end, a.shape, place, part);
+  load_stretch<Warps>(inputs[0], a.steps, step_values, sequence.first_row, end, a.shape, place, part);
   asm volatile("cp.async.commit_group;" ::: "memory");
   for (int first = sequence.first_row, turn = 0; first < end; first += kStretch, turn ^= 1) {
-    load_stretch(inputs[turn ^ 1], a.steps, step_values, first + kStretch, end, a.shape, place, part);
+    load_stretch<Warps>(inputs[turn ^ 1], a.steps, step_values, first + kStretch, end, a.shape, place, part);
     asm volatile("cp.async.commit_group;\ncp.async.wait_group 1;" ::: "memory");
     __syncthreads();
     const int last = first + kStretch < end ? first + kStretch : end;
@@ -293,7 +298,7 @@ __global__ void __launch_bounds__(kWarpsAStep * 32)
     if (sequence.keep_all != 0) {
 #pragma unroll 4
       for (int row = first; row < last; ++row, out += out_step) {
-        const StepInputs in = read_inputs(inputs[turn][row - first], place, part);
+        const StepInputs in = read_inputs<Warps>(inputs[turn][row - first], place, part);
         step(state, in);
         const float value = dot(state.s, in.query);
         if (place.lane == 0) *out = value;
@@ -301,7 +306,7 @@ __global__ void __launch_bounds__(kWarpsAStep * 32)
     } else {
       for (int row = first; row < last; ++row, out += out_step) {
         if (parents[row] != current) replay_path(state, a, parents, row, sequence.state_slot, step_values, place);
-        const StepInputs in = read_inputs(inputs[turn][row - first], place, part);
+        const StepInputs in = read_inputs<Warps>(inputs[turn][row - first], place, part);
         step(state, in);
         current = row;
         const float value = dot(state.s, in.query);
@@ -361,7 +366,7 @@ __global__ void __launch_bounds__(kWarpsAStep * 32)
   const DeltaLayer layer = layers[blockIdx.z / parts];
   const KeptSequence sequence = kept[blockIdx.x];
   if (sequence.count == 0) return;
-  const Place place = find_place(shape, static_cast<int>(blockIdx.z) % parts);
+  const Place place = find_place(shape, static_cast<int>(blockIdx.z) % parts, kRowsABlock);
   const int64_t step_values = channels_of(shape) + 2 * shape.value_heads;
   State state;
   load_state(state, layer.states, shape, sequence.state_slot, place);
@@ -410,9 +415,18 @@ void launch_gated_delta(const int32_t* plan, int rows, int sequences, const Gate
   else
     launch(inputs_kernel, dim3(all_rows, blocks_of(2 * shape.key_heads + shape.value_heads, 4)), dim3(128), 0, stream,
            view, arguments);
-  launch(steps_kernel,
-         dim3(all_sequences, static_cast<unsigned>(shape.value_heads), blocks_of(shape.value_dim, kRowsABlock)),
-         dim3(kWarpsAStep * 32), 0, stream, view, arguments);
+  // Small blocks share the multiprocessors evenly where there are few; larger ones keep more warps where there are
+  // many.
+  const auto step = [&](auto kernel, int warps) {
+    launch(
+        kernel,
+        dim3(all_sequences, static_cast<unsigned>(shape.value_heads), blocks_of(shape.value_dim, warps * kRowsAWarp)),
+        dim3(static_cast<unsigned>(warps) * 32), 0, stream, view, arguments);
+  };
+  if (sequences <= 2)
+    step(steps_kernel<4>, 4);
+  else
+    step(steps_kernel<8>, 8);
   launch(outputs_kernel, dim3(all_rows, blocks_of(shape.value_heads, 4)), dim3(128), 0, stream, view, arguments);
   launch(tails_kernel, dim3(all_sequences, blocks_of(channels_of(shape), 256)), dim3(256), 0, stream, view, arguments);
 }

@@ -9,7 +9,7 @@
 namespace tensorfold::backend::cuda {
 
 constexpr int kKeyDim = 128;    // of the step: 8 lanes of 16 key values
-constexpr int kWarpsAStep = 4;  // warps of a step block: small blocks share a machine's processors evenly
+constexpr int kWarpsAStep = 8;  // warps of a replay block
 constexpr int kRowsAWarp = 4;   // value rows: one for each group of 8 lanes
 constexpr int kRowsABlock = kWarpsAStep * kRowsAWarp;
 
@@ -98,12 +98,12 @@ struct Place {
   int row;   // value row
 };
 
-__device__ inline Place find_place(const GatedDeltaShape& shape, int part) {
+__device__ inline Place find_place(const GatedDeltaShape& shape, int part, int rows_a_block) {
   Place place{};
   place.head = static_cast<int>(blockIdx.y);
   place.key_head = place.head / (shape.value_heads / shape.key_heads);
   place.lane = static_cast<int>(threadIdx.x) % 8;
-  place.row = part * kRowsABlock + static_cast<int>(threadIdx.x) / 8;
+  place.row = part * rows_a_block + static_cast<int>(threadIdx.x) / 8;
   return place;
 }
 
