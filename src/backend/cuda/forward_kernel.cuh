@@ -325,9 +325,10 @@ __device__ inline void run_operations() {
         break;
     }
     wait_copies<0>();
+    const bool ends_phase = operation_slot(i).ends_phase != 0;  // the next fetch overwrites it
     consumers_sync();
     stamp(i, 1);
-    if (operation_slot(i).ends_phase != 0 && threadIdx.x == 0) {
+    if (ends_phase && threadIdx.x == 0) {
       // The barrier above gathers the block's writes; the next phase may read them with the copy engine.
       proxy_fence();
       asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(forward_arguments().arrivals) : "memory");
@@ -345,8 +346,8 @@ __global__ void __launch_bounds__(kForwardThreads, 1) forward_kernel(const __gri
       barrier_init(ring.stage_full(i), 1);
       barrier_init(ring.stage_empty(i), kConsumerWarps);
     }
+    barrier_init(ring.rows_allowed(), 1);
     barrier_init_fence();
-    *reinterpret_cast<int32_t*>(forward_memory() + kBegunAt) = 0;
     *reinterpret_cast<ForwardArguments*>(forward_memory() + kArgumentsAt) = a;
   }
   __syncthreads();

@@ -27,8 +27,8 @@ static_assert(kPieces * kPieceBytes <= kScratchBytes);
 constexpr uint32_t kRingAt = kScratchBytes;
 constexpr uint32_t kOperationsAt = kRingAt + kStages * kStageBytes;
 constexpr uint32_t kBarriersAt = kOperationsAt + 2 * sizeof(Operation);
-constexpr uint32_t kBegunAt = kBarriersAt + (kStages + kPieces) * 16;
-constexpr uint32_t kArgumentsAt = kBegunAt + 16;
+constexpr uint32_t kRowsAllowedAt = kBarriersAt + (kStages + kPieces) * 16;
+constexpr uint32_t kArgumentsAt = kRowsAllowedAt + 16;
 constexpr uint32_t kForwardShared = kArgumentsAt + sizeof(ForwardArguments);
 static_assert(kForwardShared <= 227 * 1024);
 

@@ -62,11 +62,6 @@ __device__ inline void wait_for_phase(int index) {
     if (threadIdx.x == 0) wait_arrivals(a.arrivals, a.before + static_cast<uint32_t>(operation.phase) * gridDim.x);
     consumers_sync();
   }
-  // Rows of a product may come now, and the scratch memory is free for them.
-  if (operation.kind == OperationKind::product && threadIdx.x == 0) {
-    proxy_fence();
-    *reinterpret_cast<volatile int32_t*>(forward_memory() + kBegunAt) = operation.phase + 1;
-  }
   stamp(index, 0);
 }
 

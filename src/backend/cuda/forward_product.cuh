@@ -32,17 +32,9 @@ struct Ring {
   __device__ uint32_t piece(uint32_t i) const { return memory + i * kPieceBytes; }
   __device__ uint32_t piece_full(uint32_t i) const { return memory + kBarriersAt + (kStages + i) * 16; }
   __device__ uint32_t piece_empty(uint32_t i) const { return memory + kBarriersAt + (kStages + i) * 16 + 8; }
-  /// The last product's phase that has begun, plus one.
-  __device__ uint32_t begun() const { return memory + kBegunAt; }
+  /// One arrival a product that has rows for this thread block: they may be read, and the scratch memory is free.
+  __device__ uint32_t rows_allowed() const { return memory + kRowsAllowedAt; }
 };
-
-__device__ inline void wait_for_rows(const Ring& ring, int phase) {
-  int begun = 0;
-  do {
-    asm volatile("ld.acquire.cta.shared.s32 %0, [%1];" : "=r"(begun) : "r"(ring.begun()) : "memory");
-  } while (begun <= phase);
-  proxy_fence();
-}
 
 /// Calls use(stream, block, group, end) for each pass of this thread block, product by product.
 template <typename Use>
@@ -82,9 +74,16 @@ template <int RowTiles>
 __device__ inline void stream_rows(const ForwardArguments& a, const Ring& ring) {
   constexpr int piece_groups = kPieceGroups<RowTiles>;
   RingPlace<kPieces> place;
+  int phase = -1;
+  uint32_t parity = 0;
   for_each_pass(a, [&](const ProductStream& s, int, int group, int end) {
     if (s.rows == nullptr) return;
-    wait_for_rows(ring, s.phase);
+    if (s.phase != phase) {
+      phase = s.phase;
+      barrier_wait(ring.rows_allowed(), parity);
+      parity ^= 1;
+      proxy_fence();
+    }
     for (; group < end; group += piece_groups) {
       const auto bytes = static_cast<uint32_t>(min(piece_groups, end - group)) * 1024U;
       barrier_wait(ring.piece_empty(place.at), place.parity ^ 1U);
@@ -302,6 +301,7 @@ __device__ inline RingPlaces multiply_passes(const ProductWork& work, RingPlaces
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int exist = *p.row_count - p.first_row;
   const int passes = w.blocks * w.slices;
+  const int begin = piece_begin(passes, static_cast<int>(gridDim.x), static_cast<int>(blockIdx.x));
   const int last = piece_begin(passes, static_cast<int>(gridDim.x), static_cast<int>(blockIdx.x) + 1);
   PassReader<RowTiles> reader{Ring{shared_address(forward_memory())},
                               places,
@@ -309,9 +309,12 @@ __device__ inline RingPlaces multiply_passes(const ProductWork& work, RingPlaces
                               work.ring_groups,
                               static_cast<uint32_t>(w.block_tiles * group_bytes(Format)),
                               RowTiles == 1 && work.norm.weight != nullptr};
+  if (threadIdx.x == 0 && begin < last && !reader.resident) {
+    proxy_fence();
+    barrier_arrive(reader.ring.rows_allowed());
+  }
 #pragma unroll 1
-  for (int index = piece_begin(passes, static_cast<int>(gridDim.x), static_cast<int>(blockIdx.x)); index < last;
-       ++index) {
+  for (int index = begin; index < last; ++index) {
     const Pass pass = find_pass(w, index);
     const int tile = pass.block * w.block_tiles + warp;
     if (warp >= w.block_tiles || tile >= w.tiles) {

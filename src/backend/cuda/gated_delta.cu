@@ -408,7 +408,7 @@ void launch_gated_delta(const int32_t* plan, int rows, int sequences, const Gate
   const PlanView view{plan};
   const auto all_rows = static_cast<unsigned>(rows);
   const auto all_sequences = static_cast<unsigned>(sequences);
-  if (shape.value_dim == kKeyDim && shape.kernel == kBlockTaps && arguments.mixed.bf16 != 0)
+  if (rows > 2 * kBlockRows && shape.value_dim == kKeyDim && shape.kernel == kBlockTaps && arguments.mixed.bf16 != 0)
     launch(block_inputs_kernel,
            dim3(blocks_of(rows, kBlockRows), static_cast<unsigned>(2 * shape.key_heads + shape.value_heads)),
            dim3(kKeyDim), 0, stream, view, arguments);
