@@ -58,7 +58,7 @@ struct Grant {
 class DraftPolicy {
  public:
   struct Options {
-    double margin = 1.03;    ///< a drafted round must beat a plain one by this
+    double margin = 1.06;    ///< a drafted round must beat a plain one by this: costs are known no better
     int32_t first_wait = 8;  ///< plain rounds before the first probe; doubles up to longest_wait
     int32_t longest_wait = 128;
     int32_t deeper_every = 16;        ///< drafted rounds between tries of one draft more; doubles up to longest_wait

@@ -42,7 +42,7 @@ void CostCalibration::feed(Sequence& sequence) {
         .tokens =
             std::span<const int32_t>(sequence.tokens).subspan(static_cast<size_t>(first), static_cast<size_t>(rows)),
         .past = std::span<const int32_t>(sequence.tokens).first(static_cast<size_t>(first)),
-                        .parents = {},
+        .parents = {},
         .keep_all = true,
         .logits = WantedLogits::none};
     forward_.run(std::span(&window, 1));
@@ -123,8 +123,9 @@ void CostCalibration::measure_proposals(Sequence& sequence, int32_t drafter, con
       widest = std::max(widest, count);
       // The first of two reads what waited.
       if (times == 0 || count == 0) continue;
-      const auto [place, added] = fastest_drafted_.try_emplace({drafter, count}, seconds);
-      if (!added) place->second = std::min(place->second, seconds);
+      // The mean of two passes: a fortunate one must not make drafts look cheaper than they are.
+      const auto [place, added] = drafted_.try_emplace({drafter, count}, seconds);
+      if (!added) place->second = 0.5 * (place->second + seconds);
     }
     if (widest < most) return;
   }
@@ -155,7 +156,7 @@ void CostCalibration::run(std::span<const int32_t> tokens, const std::function<b
   pool_.close(sequence.lane);
   done_ = done_ || ++runs_ >= most_runs;
   for (const auto& [rows, seconds] : fastest_) drafts_.calibrate_forward(rows, seconds);
-  for (const auto& [which, seconds] : fastest_drafted_) drafts_.calibrate_round(which.first, which.second, seconds);
+  for (const auto& [which, seconds] : drafted_) drafts_.calibrate_round(which.first, which.second, seconds);
 }
 
 }  // namespace tensorfold::engine

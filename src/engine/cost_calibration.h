@@ -45,8 +45,8 @@ class CostCalibration {
   ForwardRunner& forward_;
   DraftPlanner& drafts_;
   int32_t window_rows_;
-  std::map<int32_t, double> fastest_;                              ///< seconds by rows
-  std::map<std::pair<int32_t, int32_t>, double> fastest_drafted_;  ///< seconds of a round by drafter and drafts
+  std::map<int32_t, double> fastest_;                      ///< seconds by rows
+  std::map<std::pair<int32_t, int32_t>, double> drafted_;  ///< seconds of a round by drafter and drafts
   double spent_ = 0.0;
   bool interrupted_ = false;
   int32_t runs_ = 0;
