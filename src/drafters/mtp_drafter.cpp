@@ -98,6 +98,7 @@ std::vector<MtpDrafter::Chain> MtpDrafter::run_queue(std::span<const DraftReques
   std::stable_sort(queue_.begin(), queue_.end(), [](const Queued& a, const Queued& b) { return a.lane < b.lane; });
   std::vector<Queued> rows;
   std::vector<Queued> last;
+  std::vector<Queued> others;  // of lanes that want nothing now: they wait on
   for (size_t i = 0; i < queue_.size(); ++i) {
     const Queued& row = queue_[i];
     const bool ends = i + 1 == queue_.size() || queue_[i + 1].lane != row.lane;
@@ -107,10 +108,15 @@ std::vector<MtpDrafter::Chain> MtpDrafter::run_queue(std::span<const DraftReques
       chains.push_back({static_cast<size_t>(request - requests.begin()), row.entry, 0, nullptr});
       chains.back().draft = &out[chains.back().request];
       last.push_back(row);
+    } else if (request == requests.end() && !requests.empty()) {
+      others.push_back(row);
     } else {
       rows.push_back(row);
     }
   }
+  const auto by_place = [](const Queued& a, const Queued& b) { return a.input < b.input; };
+  std::sort(others.begin(), others.end(), by_place);
+  queue_ = std::move(others);
   rows.insert(rows.end(), last.begin(), last.end());
   const auto most = static_cast<size_t>(model_.max_rows());
   backend::Plan plan;
@@ -123,7 +129,6 @@ std::vector<MtpDrafter::Chain> MtpDrafter::run_queue(std::span<const DraftReques
     plan = run_rows(std::span(rows).subspan(first, count), {wanted.get(), count});
     first += count;
   }
-  queue_.clear();
   for (size_t i = 0; i < chains.size(); ++i) {
     chains[i].hidden_row = plan.rows() - static_cast<int32_t>(chains.size() - i);
   }
