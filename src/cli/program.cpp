@@ -1,4 +1,7 @@
 #include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <new>
@@ -138,9 +141,7 @@ int run_command(const Command& command) {
   }
 }
 
-}  // namespace
-
-int run_program(const std::vector<Command>& commands, std::vector<std::string> arguments) {
+int dispatch(const std::vector<Command>& commands, std::vector<std::string> arguments) {
   if (arguments.size() == 1 && arguments[0] == "--version") {
     fmt::print("tensorfold {}\n", version());
     return 0;
@@ -175,6 +176,23 @@ int run_program(const std::vector<Command>& commands, std::vector<std::string> a
     return report(usage_message(wrong, program, *command).c_str()), 2;
   }
   return run_command(*command);
+}
+
+}  // namespace
+
+int run_program(const std::vector<Command>& commands, std::vector<std::string> arguments) {
+  int code = 0;
+  try {
+    code = dispatch(commands, std::move(arguments));
+  } catch (const std::exception& failure) {
+    return report(failure.what());  // a page that could not be printed
+  }
+  errno = 0;
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  if (code != 0) return code;  // something was said already
+  return report(
+      fmt::format("cannot write to standard output{}{}", errno == 0 ? "" : ": ", errno == 0 ? "" : std::strerror(errno))
+          .c_str());
 }
 
 }  // namespace tensorfold::cli

@@ -1,6 +1,7 @@
 #include "cli/service_unit.h"
 
 #include <algorithm>
+#include <array>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -54,10 +55,17 @@ std::string plain_line(const std::string& text) {
   return text;
 }
 
+/// A setting's text in which systemd replaces nothing.
+std::string literal_line(const std::string& text) {
+  std::string doubled;
+  for (const char c : plain_line(text)) doubled += c == '%' ? "%%" : std::string(1, c);
+  return doubled;
+}
+
 }  // namespace
 
 std::string unit_text(const ServiceUnit& unit) {
-  std::string text = fmt::format("[Unit]\nDescription=TensorFold serving {}\n", plain_line(unit.model));
+  std::string text = fmt::format("[Unit]\nDescription=TensorFold serving {}\n", literal_line(unit.model));
   text += "After=network-online.target\nWants=network-online.target\nStartLimitIntervalSec=600\nStartLimitBurst=5\n\n";
   text += fmt::format("[Service]\nType=simple\nExecStart={} serve {}", word(unit.program), word(unit.model));
   if (!unit.arguments.empty()) text += " " + plain_line(unit.arguments);
@@ -75,6 +83,12 @@ std::string unit_text(const ServiceUnit& unit) {
   if (unit.system) text += kSystemHardening;
   text += fmt::format("\n[Install]\nWantedBy={}\n", unit.system ? "multi-user.target" : "default.target");
   return text;
+}
+
+bool is_hidden_from_services(const std::string& path) {
+  constexpr std::array<std::string_view, 5> kHidden = {"/root/", "/home/", "/run/user/", "/tmp/", "/var/tmp/"};
+  return std::any_of(kHidden.begin(), kHidden.end(),
+                     [&](std::string_view folder) { return (path + "/").starts_with(folder); });
 }
 
 }  // namespace tensorfold::cli

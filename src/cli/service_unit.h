@@ -17,4 +17,7 @@ struct ServiceUnit {
 /// Throws Error(invalid_request) for a value that a unit line cannot hold (a line break, a quote).
 std::string unit_text(const ServiceUnit& unit);
 
+/// Whether the hardening of a system unit hides `path` from the service: homes and temporary folders.
+bool is_hidden_from_services(const std::string& path);
+
 }  // namespace tensorfold::cli

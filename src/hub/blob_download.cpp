@@ -267,7 +267,9 @@ bool BlobDownload::finish() {
     return true;
   }
   const std::lock_guard lock(mutex_);
-  if (++checksum_failures_ >= 2) {
+  // Nothing can arrive of an empty file: no second try would bring other bytes, and no piece would end in another
+  // check.
+  if (++checksum_failures_ >= 2 || file_.size == 0) {
     part_->discard();
     fail(ErrorKind::corrupt_file, "{} arrived twice with a wrong checksum: {} instead of {}", file_.name, digest,
          file_.etag);

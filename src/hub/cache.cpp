@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "hub/file_lock.h"
 
 namespace tensorfold::hub {
 namespace {
@@ -33,12 +34,6 @@ std::optional<std::string> read_small_file(const fs::path& path) {
 bool is_present(const fs::path& path) {
   std::error_code error;
   return fs::is_regular_file(path, error);
-}
-
-void make_directories(const fs::path& path) {
-  std::error_code error;
-  fs::create_directories(path, error);
-  if (error) fail(ErrorKind::io, "cannot create {}: {}", path.string(), error.message());
 }
 
 /// Makes every folder from `top` (which may be a link the user put there) down `relative`, none of which may be a link.
@@ -89,6 +84,27 @@ void add_expected_missing(const Snapshot& snapshot, std::vector<std::string>& mi
     const auto size = fs::file_size(snapshot.directory / name, error);
     if (error || !file.contains("size") || file["size"] != size) missing.push_back(name);
   }
+}
+
+bool is_draft_model(const fs::path& snapshot) {
+  const auto text = read_small_file(snapshot / "config.json");
+  const auto config = text ? nlohmann::json::parse(*text, nullptr, false) : nlohmann::json();
+  return config.is_object() && config.contains("dflash_config");
+}
+
+/// What the tokenizer and the settings beside it lack. Which of them the hub has is written down by our own pulls only:
+/// in a cache of the Python tools a model needs tokenizer.json, and a link that leads nowhere tells of a file.
+void add_missing_descriptions(const Snapshot& snapshot, std::vector<std::string>& missing) {
+  std::error_code error;
+  for (fs::directory_iterator it(snapshot.directory, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    const bool description = name.ends_with(".json") || name.ends_with(".jinja");
+    std::error_code ignored;
+    if (description && it->is_symlink(ignored) && !is_present(it->path())) missing.push_back(name);
+  }
+  const fs::path list = snapshot.directory.parent_path().parent_path() / ".tensorfold" / (snapshot.commit + ".json");
+  if (!is_present(list) && !is_present(snapshot.directory / "tokenizer.json") && !is_draft_model(snapshot.directory))
+    missing.emplace_back("tokenizer.json");
 }
 
 std::optional<RepoId> repo_of_folder(const std::string& folder) {
@@ -147,6 +163,14 @@ std::optional<Snapshot> newest_snapshot(const fs::path& snapshots, Accept accept
 }
 
 }  // namespace
+
+void make_directories(const fs::path& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error)
+    fail(ErrorKind::io, "cannot create {}: {} (for another cache, set HF_HOME to a folder you may write)",
+         path.string(), error.message());
+}
 
 void write_file_atomically(const fs::path& path, const std::string& text) {
   make_directories(path.parent_path());
@@ -228,6 +252,7 @@ std::vector<std::string> Cache::missing_files(const Snapshot& snapshot) {
     if (!is_present(snapshot.directory / name)) missing.push_back(name);
   if (!any_weights && wanted.empty()) missing.emplace_back("*.safetensors");
   add_expected_missing(snapshot, missing);
+  add_missing_descriptions(snapshot, missing);
   std::sort(missing.begin(), missing.end());
   missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
   return missing;
@@ -264,13 +289,20 @@ uint64_t Cache::remove(const RepoId& repo) const {
   if (fs::is_symlink(status))
     fail(ErrorKind::unsupported, "{} is a link to {}: remove that folder yourself", directory.string(),
          fs::read_symlink(directory, error).string());
+  const fs::path lock_folder = root_ / ".locks" / repo.folder();
+  std::vector<FileLock> held;  // what a pull is writing stays
+  for (fs::directory_iterator it(lock_folder, error), end; !error && it != end; it.increment(error)) {
+    auto lock = FileLock::try_acquire(it->path());
+    if (!lock) fail(ErrorKind::io, "{} is being fetched by another process: stop that first", repo.id());
+    held.push_back(std::move(*lock));
+  }
   const uint64_t bytes = bytes_below(directory);
   // Refs first: a removal that is cut short leaves no name that promises a complete model.
   for (const char* part : {"refs", ".tensorfold", "snapshots", ""}) {
     fs::remove_all(*part == '\0' ? directory : directory / part, error);
     if (error) fail(ErrorKind::io, "cannot remove {}: {}", directory.string(), error.message());
   }
-  fs::remove_all(root_ / ".locks" / repo.folder(), error);
+  fs::remove_all(lock_folder, error);
   return bytes;
 }
 
@@ -312,8 +344,10 @@ void Cache::write_expected(const RepoId& repo, const std::string& commit,
                            const std::vector<ExpectedFile>& files) const {
   auto list = nlohmann::json::array();
   for (const ExpectedFile& file : files) list.push_back({{"name", file.name}, {"size", file.size}});
-  write_file_atomically(repo_directory(repo) / ".tensorfold" / (commit + ".json"),
-                        nlohmann::json{{"files", list}}.dump());
+  const fs::path path = repo_directory(repo) / ".tensorfold" / (commit + ".json");
+  const std::string text = nlohmann::json{{"files", list}}.dump();
+  // A complete model in a cache that may only be read stays usable.
+  if (read_small_file(path) != text) write_file_atomically(path, text);
 }
 
 }  // namespace tensorfold::hub

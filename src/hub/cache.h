@@ -58,14 +58,15 @@ class Cache {
   [[nodiscard]] std::optional<Snapshot> locate(const RepoId& repo) const;
 
   /// What keeps `snapshot` from being loaded: files a pull expected, config.json, weight files its index names; a
-  /// dangling link counts as missing. Empty when complete.
+  /// dangling link counts as missing. Without a pull's list also tokenizer.json, except for draft models. Empty when
+  /// complete.
   [[nodiscard]] static std::vector<std::string> missing_files(const Snapshot& snapshot);
 
   /// Every model below the root, by name.
   [[nodiscard]] std::vector<CachedModel> list() const;
 
-  /// Removes a model with all its revisions; returns the freed bytes. Throws not_found when it is not there and
-  /// unsupported when its folder is a link to somewhere else.
+  /// Removes a model with all its revisions; returns the freed bytes. Throws not_found when it is not there,
+  /// unsupported when its folder is a link to somewhere else, and io while a pull writes into it.
   uint64_t remove(const RepoId& repo) const;
 
   /// Makes `snapshots/<commit>/<name>` refer to the blob `etag`: a relative symbolic link, else a hard link, else a
@@ -84,6 +85,9 @@ class Cache {
   std::filesystem::path root_;
   Links links_;
 };
+
+/// Makes `path` and the folders above it. Throws Error(io), naming HF_HOME as the way out.
+void make_directories(const std::filesystem::path& path);
 
 /// Writes `text` to `path` so that a reader sees the old content or the new, never a part. Makes the folders.
 void write_file_atomically(const std::filesystem::path& path, const std::string& text);

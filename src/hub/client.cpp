@@ -40,21 +40,25 @@ std::optional<uint64_t> parsed_number(const std::optional<std::string>& text) {
 }
 
 /// Name, size and checksum of an entry of the repository's list (`rfilename`, `blobId`) or its tree (`path`, `oid`).
+/// The etag stays empty where the entry lacks one of them: someone else has to be asked.
 RemoteFile file_of(const json& entry, const char* name_key, const char* blob_key) {
   RemoteFile file;
   file.name = text_of(entry, name_key);
   const json lfs = entry.is_object() && entry.contains("lfs") ? entry["lfs"] : json();
   std::string sha256 = text_of(lfs, "sha256");
   if (sha256.empty()) sha256 = text_of(lfs, "oid");
+  const auto entry_size = number_of(entry, "size");
+  const auto size = sha256.empty() || !number_of(lfs, "size") ? entry_size : number_of(lfs, "size");
+  if (!size) return file;
   if (sha256.size() == 64 && is_hexadecimal(sha256)) {
     file.etag = sha256;
     file.digest = DigestKind::sha256;
-    file.size = number_of(lfs, "size").value_or(number_of(entry, "size").value_or(0));
+    file.size = *size;
   } else if (const std::string blob = text_of(entry, blob_key);
-             blob.size() == 40 && is_hexadecimal(blob) && number_of(entry, "size")) {
+             blob.size() == 40 && is_hexadecimal(blob) && entry_size) {
     file.etag = blob;
     file.digest = DigestKind::git_sha1;
-    file.size = *number_of(entry, "size");
+    file.size = *entry_size;
   }
   return file;
 }
@@ -130,7 +134,10 @@ void Client::wait_before_retry(int attempt, const HttpHead& head) const {
   auto delay = std::min(retry_.longest_delay, retry_.first_delay * (1 << std::min(attempt - 1, 12)));
   // Half fixed, half random: many clients that failed together do not come back together.
   delay = delay / 2 + std::chrono::milliseconds(std::uniform_int_distribution<int64_t>(0, delay.count() / 2)(random));
-  if (const auto asked = retry_after(head)) delay = std::max(delay, std::min(*asked, retry_.longest_retry_after));
+  if (const auto asked = retry_after(head)) {
+    delay = std::max(delay, std::min(*asked, retry_.longest_retry_after));
+    tell_of_wait(std::min(*asked, retry_.longest_retry_after));
+  }
   const auto until = std::chrono::steady_clock::now() + delay;
   while (std::chrono::steady_clock::now() < until) {
     throw_if_cancelled();
@@ -138,6 +145,23 @@ void Client::wait_before_retry(int attempt, const HttpHead& head) const {
         std::chrono::milliseconds(50), until - std::chrono::steady_clock::now()));
   }
   throw_if_cancelled();
+}
+
+void Client::tell_of_wait(std::chrono::milliseconds delay) const {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(delay).count();
+  if (!notes_ || seconds < 1) return;
+  const auto now = std::chrono::steady_clock::now();
+  const std::lock_guard lock(notes_->mutex);
+  if (now < notes_->told_until) return;
+  notes_->told_until = now + delay;
+  notes_->say(fmt::format("the hub asks to wait {} s", seconds));
+}
+
+Client Client::with_notes(std::function<void(const std::string&)> say) const {
+  Client copy = *this;
+  copy.notes_ = std::make_shared<Notes>();
+  copy.notes_->say = std::move(say);
+  return copy;
 }
 
 Client Client::with_cancel(const std::atomic<bool>* cancel) const {
@@ -316,11 +340,12 @@ void Client::read_file_head(HttpSession& session, const RepoId& repo, const std:
     throw_if_cancelled();
     const HttpHead& last = reply.result.head;
     if (reply.result.end == HttpResult::End::complete && last.status == 200) {
-      const auto size = reply.hub_head.header("x-linked-size");
-      file.size = parsed_number(size ? size : last.header("content-length")).value_or(0);
+      const auto linked_size = reply.hub_head.header("x-linked-size");
+      const auto size = parsed_number(linked_size ? linked_size : last.header("content-length"));
+      file.size = size.value_or(0);
       const auto linked = reply.hub_head.header("x-linked-etag");
       file.etag = plain_etag(linked ? *linked : reply.hub_head.header("etag").value_or(""));
-      if (!is_safe_component(file.etag) || (!size && !last.header("content-length")))
+      if (!is_safe_component(file.etag) || !size)
         fail(ErrorKind::network, "{} gives no etag or size for {} of {}", settings_.endpoint, file.name, repo.id());
       file.digest = file.etag.size() == 64 && is_hexadecimal(file.etag) ? DigestKind::sha256 : DigestKind::none;
       return;

@@ -5,6 +5,8 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -76,6 +78,9 @@ class Client {
   Reply send(HttpSession& session, HttpRequest request, const OnReply& on_reply,
              const HttpSession::OnBody& on_body) const;
 
+  /// The same client, which says a wait that the hub asks for to `say`, once however many connections wait.
+  [[nodiscard]] Client with_notes(std::function<void(const std::string& line)> say) const;
+
   /// The same client, cancelled by another flag.
   [[nodiscard]] Client with_cancel(const std::atomic<bool>* cancel) const;
 
@@ -96,9 +101,19 @@ class Client {
   HttpHead fetch_document(HttpSession& session, const RepoId& repo, const std::string& url, const std::string& what,
                           uint64_t limit, std::string& body) const;
 
+  void tell_of_wait(std::chrono::milliseconds delay) const;
+
+  /// Who is told of waits, and until when one was told of; shared by the copies for several threads.
+  struct Notes {
+    std::function<void(const std::string&)> say;
+    std::mutex mutex;
+    std::chrono::steady_clock::time_point told_until{};
+  };
+
   Settings settings_;
   RetryPolicy retry_;
   HttpOptions http_;
+  std::shared_ptr<Notes> notes_;
 };
 
 /// An etag without W/ and quotes.

@@ -10,12 +10,12 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "hub/cache.h"
 
 namespace tensorfold::hub {
 
 std::optional<FileLock> FileLock::try_acquire(const std::filesystem::path& path) {
-  std::error_code error;
-  std::filesystem::create_directories(path.parent_path(), error);
+  make_directories(path.parent_path());
   while (true) {
     const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
     if (descriptor < 0) fail(ErrorKind::io, "cannot open the lock {}: {}", path.string(), std::strerror(errno));

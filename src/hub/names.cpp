@@ -13,6 +13,7 @@ bool is_word_character(char c) { return is_alphanumeric(c) || c == '.' || c == '
 
 bool is_repo_part(std::string_view part) {
   return !part.empty() && part.size() <= 96 && is_alphanumeric(part.front()) &&
+         part.find("--") == std::string_view::npos &&  // it separates owner and name in the cache
          std::all_of(part.begin(), part.end(), is_word_character);
 }
 

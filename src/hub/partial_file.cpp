@@ -89,7 +89,7 @@ PartialFile::PartialFile(fs::path blob, uint64_t size, uint64_t piece_bytes)
       piece_bytes_(piece_bytes) {
   check(piece_bytes > 0, "pieces have bytes");
   std::error_code error;
-  fs::create_directories(blob_.parent_path(), error);
+  make_directories(blob_.parent_path());
   const bool resumed = load_journal();
   const auto foreign = resumed ? std::nullopt : foreign_partial_size(blob_, size_);
   if (!resumed) fs::remove(part_, error);

@@ -120,6 +120,13 @@ class ProgressScope {
   Progress& progress_;
 };
 
+/// Whether the weights are all here: then their revision is completed, though the hub may have another by now.
+bool only_descriptions(const std::vector<std::string>& missing) {
+  return std::none_of(missing.begin(), missing.end(), [](const std::string& name) {
+    return name == "config.json" || name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json");
+  });
+}
+
 std::string missing_text(const std::vector<std::string>& missing) {
   std::string text = missing.front();
   if (missing.size() > 1) text += fmt::format(" and {} more", missing.size() - 1);
@@ -128,8 +135,9 @@ std::string missing_text(const std::vector<std::string>& missing) {
 
 }  // namespace
 
-PullResult pull(const Client& client, const Cache& cache, const RepoId& repo, const PullOptions& options,
+PullResult pull(const Client& silent_client, const Cache& cache, const RepoId& repo, const PullOptions& options,
                 Progress& progress, const ConfigCheck& config_check) {
+  const Client client = silent_client.with_notes([&progress](const std::string& line) { progress.note(line); });
   HttpSession session(client.http());
   const ModelInfo info = client.model_info(session, repo);
   Selection selection = select_files(info.files, options.all);
@@ -210,9 +218,13 @@ fs::path resolve_model(const Client& client, const Cache& cache, const std::stri
     return snapshot->directory;
   }
   if (client.settings().offline)
-    fail(ErrorKind::not_found, "HF_HUB_OFFLINE is set and the cache {} lacks {} of {}", cache.root().string(),
-         missing_text(missing), repo->id());
-  return pull(client, cache, *repo, options, progress, config_check).directory;
+    fail(ErrorKind::not_found,
+         "HF_HUB_OFFLINE is set and the cache {} lacks {} of {}: with a network, `tensorfold pull {}` fetches it",
+         cache.root().string(), missing_text(missing), repo->id(), repo->id());
+  if (!snapshot || !only_descriptions(missing) || !is_commit_hash(snapshot->commit))
+    return pull(client, cache, *repo, options, progress, config_check).directory;
+  progress.note(fmt::format("the cache lacks {} of {}: fetching it", missing_text(missing), repo->id()));
+  return pull(client, cache, {repo->owner, repo->name, snapshot->commit}, options, progress, config_check).directory;
 }
 
 }  // namespace tensorfold::hub

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <system_error>
 
 #include "base/error.h"
 
@@ -56,6 +57,11 @@ void read_token(Settings& settings, const Environment& environment, const std::f
   if (!settings.token) {
     const auto named = variable(environment, "HF_TOKEN_PATH");
     const std::filesystem::path file = named ? expanded(environment, *named) : home / "token";
+    std::error_code error;
+    if (std::filesystem::is_directory(file, error))
+      fail(ErrorKind::invalid_request,
+           "the hub token's file {} is a folder: remove it, set HF_TOKEN, or name a file in HF_TOKEN_PATH",
+           file.string());
     std::ifstream in(file, std::ios::binary);
     const std::string text = trimmed(std::string(std::istreambuf_iterator<char>(in), {}));
     if (!text.empty()) {

@@ -205,6 +205,12 @@ TEST(ServiceUnits, CannotBeTalkedIntoFurtherLines) {
   EXPECT_THAT(unit_text({"/bin/tensorfold", "/models/100%$x", "", "x", false}), HasSubstr("\"/models/100%%$$x\""));
 }
 
+TEST(ServiceUnits, HoldNoSpecifierInTheDescriptionAndNameHiddenFolders) {
+  EXPECT_THAT(unit_text({"/bin/tensorfold", "/m/100%h", "", "x", false}), HasSubstr("serving /m/100%%h\n"));
+  for (const char* path : {"/root/m", "/home/me/m", "/tmp", "/var/tmp/m"}) EXPECT_TRUE(is_hidden_from_services(path));
+  for (const char* path : {"/opt/m", "/homes/m", "ORG/Model"}) EXPECT_FALSE(is_hidden_from_services(path));
+}
+
 TEST(ServiceUnits, PassSystemdsOwnCheck) {
   if (std::system("command -v systemd-analyze >/dev/null 2>&1") != 0)
     GTEST_SKIP() << "systemd-analyze is not installed";

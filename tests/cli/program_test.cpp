@@ -1,9 +1,13 @@
+#include <algorithm>
+#include <cstdio>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "cli/command.h"
@@ -132,6 +136,27 @@ TEST(Program, FailureIsOneLineAndOne) {
   std::string errors;
   EXPECT_EQ(run_captured({command}, {"serve", "m"}, errors), 1);
   EXPECT_EQ(errors, "tensorfold: no model at x\n");
+}
+
+TEST(Program, AFullStandardOutputIsAFailure) {
+  if (::access("/dev/full", W_OK) != 0) GTEST_SKIP() << "there is no /dev/full";
+  for (const char* argument : {"--version", "--help"}) {
+    ::testing::internal::CaptureStderr();
+    std::fflush(stdout);
+    const int kept = ::dup(1);
+    const int full = ::open("/dev/full", O_WRONLY | O_CLOEXEC);
+    ::dup2(full, 1);
+    Parsed parsed;
+    const int code = run_program({probe_command(parsed)}, {argument});
+    ::dup2(kept, 1);
+    ::close(full);
+    ::close(kept);
+    std::clearerr(stdout);
+    const std::string errors = ::testing::internal::GetCapturedStderr();
+    EXPECT_EQ(code, 1) << argument;
+    EXPECT_THAT(errors, ::testing::StartsWith("tensorfold: cannot write to standard output"));
+    EXPECT_EQ(std::count(errors.begin(), errors.end(), '\n'), 1) << errors;
+  }
 }
 
 TEST(Program, HelpNamesEveryOptionAndItsDefault) {

@@ -3,8 +3,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 
+#include "hub/file_lock.h"
 #include "hub/hub_fixture.h"
+#include "hub/partial_file.h"
 
 namespace tensorfold::hub {
 namespace {
@@ -33,6 +36,7 @@ class CacheTest : public ::testing::Test {
   void add_model(char digit) {
     add_linked(digit, "config.json", std::string("{\"of\":\"") + digit + "\"}");
     add_linked(digit, "model.safetensors", std::string("weights of ") + digit);
+    add_linked(digit, "tokenizer.json", "{}");
   }
 
   void set_time(char digit, int seconds) {
@@ -102,7 +106,50 @@ TEST_F(CacheTest, ADanglingLinkIsAMissingFile) {
   write_file(repo_folder() / "refs" / "main", commit_of('a'));
   const auto found = cache_.locate(repo_);
   ASSERT_TRUE(found);
-  EXPECT_EQ(Cache::missing_files(*found), (std::vector<std::string>{"config.json", "model.safetensors"}));
+  EXPECT_EQ(Cache::missing_files(*found),
+            (std::vector<std::string>{"config.json", "model.safetensors", "tokenizer.json"}));
+}
+
+TEST_F(CacheTest, AModelOfThePythonToolsNeedsATokenizerAndADraftModelDoesNot) {
+  add_model('a');
+  fs::remove(snapshot('a') / "tokenizer.json");
+  EXPECT_EQ(Cache::missing_files(*cache_.locate(repo_)), std::vector<std::string>{"tokenizer.json"});
+  EXPECT_FALSE(cache_.list()[0].complete);
+  fs::create_symlink("../../blobs/gone", snapshot('a') / "tokenizer_config.json");
+  add_linked('b', "config.json", R"({"dflash_config":{}})");
+  add_linked('b', "model.safetensors", "draft weights");
+  EXPECT_TRUE(Cache::missing_files({snapshot('b'), commit_of('b'), true}).empty());
+  cache_.write_expected(repo_, commit_of('a'), {});
+  EXPECT_EQ(Cache::missing_files({snapshot('a'), commit_of('a'), true}),
+            std::vector<std::string>{"tokenizer_config.json"})
+      << "the list says that the hub has no tokenizer; the dangling link is missing all the same";
+}
+
+TEST_F(CacheTest, AFolderThatCannotBeMadeIsNamedWithTheWayOut) {
+  write_file(folder_.path() / "file", "");
+  const Cache cache(folder_.path() / "file");
+  for (const auto& action : {std::function<void()>([&] { FileLock::try_acquire(cache.lock_path(repo_, "x")); }),
+                             std::function<void()>([&] { PartialFile(cache.blob_path(repo_, "x"), 1, 1); })}) {
+    try {
+      action();
+      ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+      const std::string words = error.what();
+      EXPECT_EQ(error.kind(), ErrorKind::io);
+      EXPECT_NE(words.find("cannot create"), std::string::npos) << words;
+      EXPECT_NE(words.find("HF_HOME"), std::string::npos) << words;
+    }
+  }
+}
+
+TEST_F(CacheTest, AModelThatIsBeingFetchedIsNotRemoved) {
+  add_model('a');
+  auto lock = FileLock::try_acquire(cache_.lock_path(repo_, "x"));
+  ASSERT_TRUE(lock);
+  EXPECT_THROW(cache_.remove(repo_), Error);
+  EXPECT_TRUE(fs::exists(snapshot('a') / "model.safetensors"));
+  lock.reset();
+  EXPECT_GT(cache_.remove(repo_), 0u);
 }
 
 TEST_F(CacheTest, MarkersOfAbsentFilesAreNoSnapshot) {
@@ -118,6 +165,7 @@ TEST_F(CacheTest, AbsoluteLinksAndPlainFilesAreRead) {
   fs::create_directories(snapshot('a'));
   fs::create_symlink(folder_.path() / "elsewhere" / "config.json", snapshot('a') / "config.json");
   write_file(snapshot('a') / "model.safetensors", "plain");
+  write_file(snapshot('a') / "tokenizer.json", "{}");
   EXPECT_TRUE(Cache::missing_files(*cache_.locate(repo_)).empty());
 }
 

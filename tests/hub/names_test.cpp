@@ -26,8 +26,9 @@ TEST(RepoNames, ARevisionFollowsTheAtSign) {
 }
 
 TEST(RepoNames, AnythingElseIsNoRepository) {
-  for (const char* text : {"", "/", "a", "a/", "/b", "a/b/c", "./a", "../a", "a/..", "-a/b", "a/.b", "_a/b", "a b/c",
-                           "a/b c", "https://x/y", "a\\b/c", "ä/b", "a/b\n"})
+  for (const char* text :
+       {"",     "/",    "a",     "a/",    "/b",          "a/b/c",  "./a", "../a",  "a/..",   "-a/b",
+        "a/.b", "_a/b", "a b/c", "a/b c", "https://x/y", "a\\b/c", "ä/b", "a/b\n", "a--b/c", "a/b--c"})
     EXPECT_FALSE(parse_repo(text)) << text;
 }
 

@@ -146,6 +146,59 @@ TEST_F(Pull, MetadataIsAskedFileByFileWhereThereIsNoTree) {
   expect_complete(pull().directory);
 }
 
+TEST_F(Pull, ASizeThatIsMissingOrNegativeIsAskedFor) {
+  for (const bool has_tree : {true, false}) {
+    hub_.change_repo("ORG/Model", [&](HubRepo& model) {
+      model.lists_lfs_sizes = has_tree;
+      model.false_size = -1;
+      model.has_tree = has_tree;
+    });
+    expect_complete(pull().directory);
+    fs::remove_all(settings_.cache_root);
+  }
+}
+
+TEST_F(Pull, AnEmptyFileOfAnotherChecksumIsRefused) {
+  hub_.change_repo("ORG/Model", [&](HubRepo& model) {
+    auto empty = plain_file("");
+    empty.etag = std::string(40, 'e');
+    model.commits[commit_of('a')]["vocab.json"] = empty;
+  });
+  const Error error = error_of([&] { pull(); });
+  EXPECT_EQ(error.kind(), ErrorKind::corrupt_file);
+  EXPECT_NE(std::string(error.what()).find("vocab.json arrived twice with a wrong checksum"), std::string::npos);
+}
+
+TEST_F(Pull, AWaitThatTheHubAsksForIsSaid) {
+  hub_.add_fault({.kind = HubFault::Kind::status, .path = "/api/", .status = 429, .headers = {"Retry-After: 1"}});
+  expect_complete(pull().directory);
+  EXPECT_EQ(progress_.notes, std::vector<std::string>{"the hub asks to wait 1 s"});
+}
+
+TEST_F(Pull, ATokenizerThatACacheOfThePythonToolsLacksIsFetchedForItsRevision) {
+  pull();
+  fs::remove_all(settings_.cache_root / "models--ORG--Model/.tensorfold");
+  const fs::path tokenizer = cache().snapshot_path(repo(), commit_of('a')) / "tokenizer.json";
+  fs::remove(tokenizer);
+  hub_.change_repo("ORG/Model", [](HubRepo& model) {
+    model.revisions["main"] = commit_of('b');
+    model.commits[commit_of('b')] = {};
+  });
+  settings_.offline = true;
+  const std::string words =
+      error_of([&] { resolve_model(client(), cache(), "ORG/Model", options_, progress_, {}); }).what();
+  for (const char* part : {"tokenizer.json", "HF_HUB_OFFLINE", "`tensorfold pull ORG/Model`"})
+    EXPECT_NE(words.find(part), std::string::npos) << words;
+  settings_.offline = false;
+  hub_.forget_requests();
+  EXPECT_EQ(resolve_model(client(), cache(), "ORG/Model", options_, progress_, {}), tokenizer.parent_path());
+  EXPECT_EQ(read_file(tokenizer), *files_["tokenizer.json"].content);
+  EXPECT_EQ(count_requests(kShard), 0u);
+  hub_.forget_requests();
+  resolve_model(client(), cache(), "ORG/Model", options_, progress_, {});
+  EXPECT_TRUE(hub_.requests().empty()) << "a complete model asks nobody";
+}
+
 TEST_F(Pull, OneContentUnderTwoNamesIsFetchedOnce) {
   const auto same = lfs_file(random_bytes(3 * kPiece, 50));
   files_["model-00001-of-00002.safetensors"] = files_["model-00002-of-00002.safetensors"] = same;

@@ -49,6 +49,17 @@ TEST(HubSettings, TheTokenComesFromTheEnvironmentBeforeTheFile) {
   EXPECT_FALSE(settings_of({{"HF_HOME", folder.path() / "none"}}).token);
 }
 
+TEST(HubSettings, ATokenFileThatIsAFolderIsNamed) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directories(folder.path() / "token");
+  try {
+    settings_of({{"HF_HOME", folder.path()}});
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find((folder.path() / "token").string() + " is a folder"), std::string::npos);
+  }
+}
+
 TEST(HubSettings, ATokenCannotSmuggleAHeaderIn) {
   EXPECT_THROW(settings_of({{"HF_TOKEN", "hf_a\r\nX-Other: 1"}}), Error);
 }

@@ -378,6 +378,13 @@ TestHub::Response TestHub::route_api(const HubRequest& request, const std::strin
       if (file.lfs)
         entry["lfs"] = {{tree ? "oid" : "sha256", file.etag}, {"size", file.content->size()}, {"pointerSize", 134}};
     }
+    if (!tree && file.lfs && repo->second.lists_sizes) {
+      if (repo->second.false_size) entry["size"] = entry["lfs"]["size"] = *repo->second.false_size;
+      if (!repo->second.lists_lfs_sizes) {
+        entry.erase("size");
+        entry["lfs"].erase("size");
+      }
+    }
     entries.push_back(entry);
   }
   if (tree) {

@@ -34,6 +34,8 @@ struct HubRepo {
   bool gated = false;                    ///< files need a token with access
   bool hidden = false;                   ///< everything needs a token with access
   bool lists_sizes = true;               ///< false: a mirror whose list has names only
+  std::optional<int64_t> false_size;     ///< what the list says of large files' sizes
+  bool lists_lfs_sizes = true;           ///< false: large files have checksums only
   bool has_tree = true;                  ///< false: a mirror without the tree interface
   std::vector<std::string> extra_names;  ///< further names in the list, not served
 };
