@@ -21,7 +21,7 @@ bool lacks_draft_head(const families::CheckpointReport& report) {
 
 std::vector<std::string> draft_hints(const families::CheckpointReport& report) {
   std::vector<std::string> hints;
-  const KnownModel* with_head = model_with_head_file(report.info);
+  const KnownModel* with_head = model_with_head_file(report);
   if (lacks_draft_head(report) && with_head != nullptr)
     hints.push_back(fmt::format("its draft head lies in {} of {}: `tensorfold pull {}` gets it; same replies, faster",
                                 with_head->head_file, with_head->repo, with_head->repo));

@@ -93,6 +93,7 @@ std::string report(const Printer& printer) {
 }
 
 int generate(const GenerateState& state) {
+  check_reply_options(state.replies);
   const std::unique_ptr<LoadedModel> loaded = load_model(state.model, state.run);
   server::ServiceOptions options;
   options.names = {served_name(state.model)};

@@ -9,6 +9,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "format/quantization.h"
+
 namespace tensorfold::cli {
 namespace {
 
@@ -52,9 +54,11 @@ const KnownModel* known_model(std::string_view name) {
                   [&](const KnownModel& known) { return known.repo == name || known.former_repo == name; });
 }
 
-const KnownModel* model_with_head_file(const families::ModelInfo& info) {
-  return first_of(known_models(),
-                  [&](const KnownModel& known) { return !known.head_file.empty() && has_sizes_of(known, info); });
+const KnownModel* model_with_head_file(const families::CheckpointReport& report) {
+  if (report.quantization == format::Quantization().describe()) return nullptr;
+  return first_of(known_models(), [&](const KnownModel& known) {
+    return !known.head_file.empty() && has_sizes_of(known, report.info);
+  });
 }
 
 const KnownDrafter* known_drafter(const families::ModelInfo& info) {

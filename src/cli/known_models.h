@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "families/checkpoint.h"
 #include "families/model.h"
 
 namespace tensorfold::cli {
@@ -35,8 +36,9 @@ std::span<const KnownDrafter> known_drafters();
 
 /// The known model of this name ("owner/name", also with "@revision" or under its former owner), or null.
 const KnownModel* known_model(std::string_view name);
-/// The known model of these sizes that has its draft head in a side file, or null.
-const KnownModel* model_with_head_file(const families::ModelInfo& info);
+/// The known model of these sizes that has its draft head in a side file, or null. Originals, which are not packed, have
+/// theirs among their own tensors.
+const KnownModel* model_with_head_file(const families::CheckpointReport& report);
 /// The drafter for a model of these sizes, or null.
 const KnownDrafter* known_drafter(const families::ModelInfo& info);
 

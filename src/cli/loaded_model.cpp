@@ -100,8 +100,9 @@ void check_options(const RunOptions& options) {
   if (options.mtp_confidence < 0.0 || options.mtp_confidence > 1.0) {
     fail(ErrorKind::invalid_request, "--mtp-confidence must lie between 0 and 1");
   }
-  if (options.cache_gib < 0.0) fail(ErrorKind::invalid_request, "--cache-gib must not be negative");
-  if (options.prompt_cache_gib.value_or(0.0) < 0.0 || options.spill_gib < 0.0 || options.checkpoint_slots < 0) {
+  if (!is_memory(options.cache_gib)) fail(ErrorKind::invalid_request, "--cache-gib must be 0 or a positive size");
+  if (!is_memory(options.prompt_cache_gib.value_or(0.0)) || !is_memory(options.spill_gib) ||
+      options.checkpoint_slots < 0) {
     fail(ErrorKind::invalid_request, "--prompt-cache-gib, --spill-gib and --checkpoint-slots must not be negative");
   }
 }
@@ -117,10 +118,12 @@ uint64_t check_model(const std::string& model, const RunOptions& options) {
          report.info.native_context);
   }
   const Machine machine = machine_of(options.backend, options.device);
-  const MemoryNeeds needs = memory_needs(report, machine);
+  const bool drafts = options.drafts && options.drafter != "none" && options.mtp_drafts > 0;
+  const MemoryNeeds needs = memory_needs(report, machine, drafts);
   const int32_t least = std::min(options.context > 0 ? options.context : 256, report.info.native_context);
   const uint64_t caches = options.cache_gib > 0.0 ? bytes_of_gib(options.cache_gib)
-                                                  : cache_bytes(needs, least, std::max(1, lanes_of(options.parallel)));
+                                                  : cache_bytes(needs, least, std::max(1, lanes_of(options.parallel)),
+                                                                options.checkpoint_slots);
   const uint64_t available = options.cache_gib > 0.0 ? machine.memory : usable_memory(machine);
   if (needs.weights + caches > available) {
     fail(ErrorKind::capacity,

@@ -1,35 +1,23 @@
 #include "cli/memory_plan.h"
 
 #include <algorithm>
+#include <map>
+#include <variant>
 
 #include <fmt/format.h>
 
 #include "backend/backend.h"
 #include "base/error.h"
 #include "base/physical_memory.h"
+#include "engine/memory_plan.h"
 
 namespace tensorfold::cli {
 namespace {
 
 constexpr uint64_t kGibibyte = 1ull << 30;
-constexpr uint64_t kWindowTokens = 256;  // more than the rows of a window and the copy of a shared page take
-
-/// The engine holds two running states at least, and one kept state.
-uint64_t states_of(uint64_t conversations) { return std::max<uint64_t>(conversations, 2) + 1; }
-
-int32_t limited(uint64_t value, int32_t limit) {
-  return static_cast<int32_t>(std::min<uint64_t>(value, static_cast<uint64_t>(limit)));
-}
-
-int32_t most_context(const MemoryNeeds& needs, uint64_t room, int32_t parallel, int32_t limit) {
-  const auto conversations = static_cast<uint64_t>(parallel);
-  const uint64_t fixed = states_of(conversations) * needs.state + kWindowTokens * needs.token;
-  if (room <= fixed || needs.token == 0) return 0;
-  return limited((room - fixed) / needs.token / conversations, limit) / 256 * 256;
-}
-
-int32_t most_parallel(const MemoryNeeds& needs, uint64_t room, int32_t context, int32_t limit) {
-  const auto fits = [&](int32_t parallel) { return cache_bytes(needs, context, parallel) <= room; };
+/// The largest of 1 to `limit` that fits, or 0; what is larger never fits better.
+template <typename Fits>
+int32_t most_that_fits(int32_t limit, Fits fits) {
   int32_t most = 0;
   for (int32_t high = limit; most < high;) {
     const int32_t middle = most + (high - most + 1) / 2;
@@ -39,6 +27,20 @@ int32_t most_parallel(const MemoryNeeds& needs, uint64_t room, int32_t context, 
       high = middle - 1;
   }
   return most;
+}
+
+/// Values a token of the draft head caches: those of one attention layer, which all heads here have.
+uint64_t draft_head_values(const backend::CacheLayout& layout) {
+  std::map<std::string, int64_t> layers;
+  for (const backend::CacheEntry& entry : layout.entries) {
+    const auto* paged = std::get_if<backend::PagedEntry>(&entry);
+    if (paged == nullptr) continue;
+    const size_t index = paged->name.find(" index");
+    layers[paged->name.substr(0, index)] += paged->width;
+  }
+  int64_t most = 0;
+  for (const auto& [name, values] : layers) most = std::max(most, values);
+  return static_cast<uint64_t>(most);
 }
 
 }  // namespace
@@ -60,17 +62,23 @@ uint64_t usable_memory(const Machine& machine) {
   return machine.memory - std::min(machine.memory / 2, std::max(4 * kGibibyte, machine.memory / 10));
 }
 
-MemoryNeeds memory_needs(const families::CheckpointReport& report, const Machine& machine) {
-  const bool has_head = report.draft_head_found.value_or(true);  // unknown: counted
+MemoryNeeds memory_needs(const families::CheckpointReport& report, const Machine& machine, bool drafts) {
+  const bool has_head = report.info.draft_head && report.draft_head_found.value_or(true);  // unknown: counted
+  const uint64_t values = static_cast<uint64_t>(families::paged_values(report.cache)) +
+                          (has_head && drafts ? draft_head_values(report.cache) : 0);
   return {.weights = report.weights.resident + (has_head ? report.draft_head_bytes : 0),
-          .token = static_cast<uint64_t>(families::paged_values(report.cache)) * machine.value_bytes,
+          .token = values * machine.value_bytes,
           .state = static_cast<uint64_t>(families::state_values(report.cache)) * 4};
 }
 
-uint64_t cache_bytes(const MemoryNeeds& needs, int32_t context, int32_t parallel) {
-  const auto conversations = static_cast<uint64_t>(parallel);
-  return (conversations * static_cast<uint64_t>(context) + kWindowTokens) * needs.token +
-         states_of(conversations) * needs.state;
+uint64_t cache_bytes(const MemoryNeeds& needs, int32_t context, int32_t parallel, int32_t kept_states) {
+  engine::EngineOptions options;
+  options.context = context;
+  options.parallel = parallel;
+  options.kept_states = kept_states;
+  const engine::CacheCosts costs{.page_bytes = static_cast<int64_t>(needs.token) * options.page_tokens,
+                                 .state_bytes = static_cast<int64_t>(needs.state)};
+  return engine::least_budget(options, costs, parallel);
 }
 
 MemoryPlan plan_memory(const MemoryNeeds& needs, const Machine& machine, int32_t context, int32_t parallel) {
@@ -84,10 +92,15 @@ MemoryPlan plan_memory(const MemoryNeeds& needs, const Machine& machine, int32_t
       machine.is_gpu ? std::max(plan.needed + 4 * kGibibyte, (plan.needed * 10 + 8) / 9) : (plan.needed + 6) / 7 * 10;
   if (plan.budget <= needs.weights) return plan;
   const uint64_t room = plan.budget - needs.weights;
-  plan.most_context = most_context(needs, room, parallel, context);
-  plan.most_parallel = most_parallel(needs, room, context, parallel);
+  plan.most_context = 256 * most_that_fits(context / 256, [&](int32_t blocks) {
+                        return cache_bytes(needs, 256 * blocks, parallel) <= room;
+                      });
+  plan.most_parallel =
+      most_that_fits(parallel, [&](int32_t lanes) { return cache_bytes(needs, context, lanes) <= room; });
   return plan;
 }
+
+bool is_memory(double gib) { return gib >= 0.0 && gib <= static_cast<double>(kGibibyte); }
 
 std::string gigabytes(uint64_t bytes) {
   const auto value = static_cast<double>(bytes);

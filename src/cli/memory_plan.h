@@ -25,14 +25,15 @@ uint64_t usable_memory(const Machine& machine);
 /// Bytes a model takes.
 struct MemoryNeeds {
   uint64_t weights = 0;
-  uint64_t token = 0;  ///< paged cache of one token
+  uint64_t token = 0;  ///< paged cache of one token, the draft head's included
   uint64_t state = 0;  ///< recurrent state of one conversation
 };
-MemoryNeeds memory_needs(const families::CheckpointReport& report, const Machine& machine);
+/// `drafts`: whether the model's own draft head, where there is one, is used.
+MemoryNeeds memory_needs(const families::CheckpointReport& report, const Machine& machine, bool drafts = true);
 
-/// Bytes of the caches of `parallel` conversations of `context` tokens: their pages and states, a kept state, and the
-/// rows of a window.
-uint64_t cache_bytes(const MemoryNeeds& needs, int32_t context, int32_t parallel);
+/// Bytes of the caches of `parallel` conversations of `context` tokens, by the engine's own formula: their pages and
+/// states, the kept states (0: a quarter of the bytes), and the rows of a window.
+uint64_t cache_bytes(const MemoryNeeds& needs, int32_t context, int32_t parallel, int32_t kept_states = 0);
 
 struct MemoryPlan {
   uint64_t budget = 0;  ///< usable_memory
@@ -46,6 +47,9 @@ struct MemoryPlan {
 
 /// `parallel` conversations of `context` tokens each, both at least 1.
 MemoryPlan plan_memory(const MemoryNeeds& needs, const Machine& machine, int32_t context, int32_t parallel);
+
+/// Whether an option in GiB is 0 or a size that bytes can count: no NaN, nothing beyond 2^30 GiB.
+bool is_memory(double gib);
 
 /// Bytes for people: "18.53 GB", "2.5 MB".
 std::string gigabytes(uint64_t bytes);

@@ -1,8 +1,11 @@
 #include "cli/model_options.h"
 
+#include <cmath>
 #include <iterator>
+#include <optional>
 #include <utility>
 
+#include "base/error.h"
 #include "format/config.h"
 
 namespace tensorfold::cli {
@@ -104,6 +107,13 @@ std::vector<Option> reply_options(ReplyOptions& options) {
        &options.thinking_budget,
        {}},
   };
+}
+
+void check_reply_options(const ReplyOptions& options) {
+  for (const std::optional<double>& value : {options.temperature, options.top_p, options.min_p}) {
+    if (value && !(*value >= 0.0 && std::isfinite(*value)))
+      fail(ErrorKind::invalid_request, "--temperature, --top-p and --min-p must be finite and not negative");
+  }
 }
 
 server::GenerationDefaults generation_defaults(const std::string& model_directory, const ReplyOptions& options) {

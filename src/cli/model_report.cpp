@@ -97,7 +97,7 @@ void add_draft_head(ModelReport& report, const families::CheckpointReport& check
   if (!checkpoint.info.draft_head) return add(report, "draft head", "none in its configuration");
   const std::string size = gigabytes(checkpoint.draft_head_bytes);
   if (checkpoint.draft_head_found.value_or(false)) return add(report, "draft head", "in these files, " + size);
-  const KnownModel* with_head = model_with_head_file(checkpoint.info);
+  const KnownModel* with_head = model_with_head_file(checkpoint);
   if (!checkpoint.draft_head_found) {
     const std::string file = with_head == nullptr ? "" : fmt::format(", in {}", with_head->head_file);
     return add(report, "draft head", size + " by its configuration" + file + "; its files are not here");

@@ -25,8 +25,8 @@ struct PlanArguments {
 void line(const char* name, const std::string& text) { fmt::print("{}", wrapped(name, text, 24)); }
 
 int plan(const PlanArguments& arguments) {
-  if (arguments.context < 0 || arguments.parallel < 1 || arguments.memory_gib < 0)
-    fail(ErrorKind::invalid_request, "--context and --memory-gib are 0 or more, --parallel is 1 or more");
+  if (arguments.context < 0 || arguments.parallel < 1 || arguments.parallel > 9999 || !is_memory(arguments.memory_gib))
+    fail(ErrorKind::invalid_request, "--context and --memory-gib are 0 or more, --parallel is 1 to 9999");
   const families::CheckpointReport report = families::describe_checkpoint(config_directory(arguments.model));
   if (arguments.context > report.info.native_context)
     fail(ErrorKind::invalid_request, "--context {} is more than the model's window of {} tokens", arguments.context,
@@ -68,8 +68,8 @@ Command plan_command() {
   command.name = "plan";
   command.summary = "Say whether a model fits this machine, and what would";
   command.description =
-      "Reads the configuration alone: a model need not be downloaded. Counts weights, caches and recurrent state; kept "
-      "prefixes come on top. Exit code 0: it fits, 1: it does not.";
+      "Reads the configuration alone: a model need not be downloaded. Counts weights, caches, recurrent state and the "
+      "states that are kept; kept pages come on top. Exit code 0: it fits, 1: it does not.";
   command.positionals.push_back({"MODEL", "directory or owner/name", &arguments->model});
   command.options.push_back(
       {"--context", "N", "tokens of one conversation; 0: the model's window", "", &arguments->context, {}});

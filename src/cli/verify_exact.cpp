@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "cli/commands.h"
+#include "cli/memory_plan.h"
 #include "cli/model_directory.h"
 #include "cli/verify_process.h"
 #include "drafters/drafter_set.h"
@@ -273,6 +274,10 @@ Command verify_exact_command() {
         arguments->context < 64) {
       fail(ErrorKind::invalid_request, "--requests, --points, --neighbours, --tokens and --context must be positive");
     }
+    if (arguments->requests == 0 && arguments->points == 0)
+      fail(ErrorKind::invalid_request, "--requests or --points must be positive");
+    if (!is_memory(arguments->cache_gib) || arguments->cache_gib == 0.0)
+      fail(ErrorKind::invalid_request, "--cache-gib must be a positive size");
     return verify(*arguments);
   };
   return command;

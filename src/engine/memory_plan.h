@@ -20,4 +20,8 @@ struct MemoryPlan {
 MemoryPlan plan_memory(const EngineOptions& options, const CacheCosts& costs, int32_t native_context, int32_t max_rows,
                        uint64_t budget);
 
+/// The budget from which on plan_memory has room for `conversations` sequences of `options.context` tokens at once,
+/// beside the lanes' states and the kept ones.
+uint64_t least_budget(const EngineOptions& options, const CacheCosts& costs, int32_t conversations);
+
 }  // namespace tensorfold::engine

@@ -1,11 +1,14 @@
 #include "format/problem_list.h"
 
+#include <algorithm>
+
 #include <nlohmann/json.hpp>
 
 namespace tensorfold::format {
 namespace {
 
 constexpr size_t kLongestName = 200;
+constexpr size_t kMostShown = 50;
 
 }  // namespace
 
@@ -38,7 +41,9 @@ std::string to_string(std::span<const int64_t> shape) {
 void ProblemList::throw_if_any(ErrorKind kind, std::string_view subject) const {
   if (problems_.empty()) return;
   std::string line(subject);
-  for (size_t i = 0; i < problems_.size(); ++i) line += (i == 0 ? ": " : "; ") + problems_[i];
+  const size_t shown = std::min(problems_.size(), kMostShown);
+  for (size_t i = 0; i < shown; ++i) line += (i == 0 ? ": " : "; ") + problems_[i];
+  if (shown < problems_.size()) line += fmt::format("; and {} more", problems_.size() - shown);
   throw Error(kind, line);
 }
 

@@ -1,10 +1,14 @@
 #include "cli/memory_plan.h"
 
+#include <cmath>
+#include <limits>
 #include <random>
 
 #include <gtest/gtest.h>
 
+#include "base/error.h"
 #include "base/physical_memory.h"
+#include "engine/memory_plan.h"
 
 namespace tensorfold::cli {
 namespace {
@@ -21,9 +25,11 @@ TEST(MemoryPlans, LeaveTheRestOfTheMachineItsShare) {
   EXPECT_EQ(usable_memory(computer(64'000'000'000)), 44'800'000'000U);
 }
 
-TEST(MemoryPlans, CountTheKeptStateAndTheWindowBesideTheConversations) {
+TEST(MemoryPlans, CountTheKeptStatesAndTheWindowBesideTheConversations) {
   const MemoryPlan plan = plan_memory({16'000'000'000, 65'536, 154'000'000}, gpu(141'000'000'000), 262'144, 4);
-  EXPECT_EQ(plan.caches, (4 * 262'144ULL + 256) * 65'536 + 5 * 154'000'000ULL);
+  EXPECT_EQ(plan.caches, (4 * 262'144ULL + 192) * 65'536 + (4 + 64) * 154'000'000ULL);
+  const MemoryPlan small = plan_memory({0, 1'000, 10'000'000}, gpu(141'000'000'000), 8'192, 1);
+  EXPECT_EQ(small.caches, (8'192 + 192) * 1'000 + (2 + 1) * 10'000'000ULL);
   EXPECT_TRUE(plan.fits);
 }
 
@@ -54,6 +60,30 @@ TEST(MemoryPlans, WhatTheyOfferFitsAndALittleMoreDoesNot) {
     EXPECT_FALSE(plan_memory(needs, machine(plan.smallest_memory - 12), context, parallel).fits);
   }
   EXPECT_GT(refused, 500);
+}
+
+TEST(MemoryPlans, AreWhatTheEngineGrants) {
+  std::mt19937_64 random(12);
+  for (int i = 0; i < 500; ++i) {
+    const MemoryNeeds needs{0, 1 + random() % 100'000, 1 + random() % 100'000'000};
+    engine::EngineOptions options;
+    options.context = static_cast<int32_t>(128 + random() % 100'000);
+    options.parallel = static_cast<int32_t>(1 + random() % 2);
+    const engine::CacheCosts costs{.page_bytes = static_cast<int64_t>(needs.token) * options.page_tokens,
+                                   .state_bytes = static_cast<int64_t>(needs.state)};
+    const uint64_t least = engine::least_budget(options, costs, 1);
+    EXPECT_EQ(cache_bytes(needs, options.context, 1), least);
+    for (const uint64_t budget : {least, least + random() % 1'000'000'000})
+      EXPECT_NO_THROW(engine::plan_memory(options, costs, 1 << 20, 512, budget));
+    EXPECT_THROW(engine::plan_memory(options, costs, 1 << 20, 512, least - 1), Error);
+  }
+}
+
+TEST(MemoryPlans, TakeNoSizeThatBytesCannotCount) {
+  EXPECT_TRUE(is_memory(0.0));
+  EXPECT_TRUE(is_memory(0.1));
+  for (const double size : {-1.0, std::nan(""), std::numeric_limits<double>::infinity(), 1e300})
+    EXPECT_FALSE(is_memory(size)) << size;
 }
 
 TEST(PhysicalMemory, IsAPlausibleAmount) {

@@ -158,14 +158,14 @@ inline json glm_config(const json& quantization) {
 inline std::vector<PublishedCheckpoint> published_checkpoints() {
   const std::string qwen = "TensorFold/Qwen3.8-27B-MLX-4bit";
   return {
-      {"Qwen27BAffine4", qwen, qwen_27b_config(affine(4, 64)), 15.13e9, 14.41e9, 0, 65'536},
-      {"Qwen27BAffine4Group32", "ORG/Qwen-g32", qwen_27b_config(affine(4, 32)), 16.81e9, 16.01e9, 0, 65'536},
-      {"Qwen27BAffine3", "ORG/Qwen-3bit", qwen_27b_config(affine(3, 64)), 11.77e9, 11.21e9, 0, 65'536},
-      {"Qwen27BAffine6", "ORG/Qwen-6bit", qwen_27b_config(affine(6, 64)), 21.85e9, 20.82e9, 0, 65'536},
-      {"Qwen27BAffine8", "ORG/Qwen-8bit", qwen_27b_config(affine(8, 64)), 28.57e9, 27.22e9, 0, 65'536},
-      {"Qwen27BOriginal", "Qwen/Qwen3.8-27B", qwen_27b_config(nullptr), 53.79e9, 51.24e9, 0, 65'536},
+      {"Qwen27BAffine4", qwen, qwen_27b_config(affine(4, 64)), 15.13e9, 14.41e9, 0, 65'536 + 4'096},
+      {"Qwen27BAffine4Group32", "ORG/Qwen-g32", qwen_27b_config(affine(4, 32)), 16.81e9, 16.01e9, 0, 65'536 + 4'096},
+      {"Qwen27BAffine3", "ORG/Qwen-3bit", qwen_27b_config(affine(3, 64)), 11.77e9, 11.21e9, 0, 65'536 + 4'096},
+      {"Qwen27BAffine6", "ORG/Qwen-6bit", qwen_27b_config(affine(6, 64)), 21.85e9, 20.82e9, 0, 65'536 + 4'096},
+      {"Qwen27BAffine8", "ORG/Qwen-8bit", qwen_27b_config(affine(8, 64)), 28.57e9, 27.22e9, 0, 65'536 + 4'096},
+      {"Qwen27BOriginal", "Qwen/Qwen3.8-27B", qwen_27b_config(nullptr), 53.79e9, 51.24e9, 0, 65'536 + 4'096},
       {"Nemotron4Bit", "TensorFold/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-MLX-4bit", nemotron_config(affine(4, 64)),
-       17'775'339'392.0, 1.811e9 + 15.8e6, 0.752e9, 6'144, "mtp-4bit.safetensors"},
+       17'775'339'392.0, 1.811e9 + 15.8e6, 0.752e9, 6'144 + 1'024, "mtp-4bit.safetensors"},
       {"NemotronOriginal", "nvidia/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-BF16", nemotron_config(nullptr), 2 * 31.58e9},
       {"Gemma4Bit", "mlx-community/gemma-4-26b-a4b-it-4bit", gemma_config(affine(4, 64)), 14.19e9, 2.155e9},
       {"GemmaOriginal", "google/gemma-4-26B-A4B-it", gemma_config(nullptr), 2 * 25.23e9},

@@ -116,7 +116,9 @@ Config parse_config(const json& root) {
   config.vocabulary = fields.integer("vocab_size", 1, 1 << 24);
   config.native_context = fields.integer("max_position_embeddings", 1, 1 << 30);
   config.epsilon = static_cast<float>(fields.number("rms_norm_eps", 0.0, 1.0, 1e-5));
-  config.mtp = fields.integer("num_nextn_predict_layers", 0, 64, 0) == 1;
+  const int32_t heads = fields.integer("num_nextn_predict_layers", 0, 64, 0);
+  fields.serve("num_nextn_predict_layers", heads <= 1);
+  config.mtp = heads == 1;
   fields.serve("tie_word_embeddings",
                !fields.boolean("tie_word_embeddings", ConfigFields(root).boolean("tie_word_embeddings", false)));
   fields.serve("mhc", fields.boolean("mhc", true));

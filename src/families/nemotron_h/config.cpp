@@ -115,7 +115,8 @@ void read_experts(const json& object, ConfigFields& fields, Config& config) {
 }
 
 void read_mtp(const json& object, ConfigFields& fields, Config& config) {
-  config.mtp = fields.integer("num_nextn_predict_layers", 0, 64, 0) == 1;
+  config.mtp_layers = fields.integer("num_nextn_predict_layers", 0, 64, 0);
+  config.mtp = config.mtp_layers == 1;
   const auto found = object.find("mtp_layers_block_type");
   if (!config.mtp || found == object.end() || found->is_null()) return;
   const std::vector<std::string> names = layer_names(*found);

@@ -18,7 +18,8 @@ struct Config {
   int32_t native_context = 0;
   float epsilon = 0.0F;
   bool tied = false;
-  bool mtp = false;  ///< an MTP head of one attention and one expert layer
+  int32_t mtp_layers = 0;  ///< draft heads that the config declares
+  bool mtp = false;        ///< an MTP head of one attention and one expert layer
   std::vector<LayerKind> layers;
 
   backend::Mamba2Shape mamba;

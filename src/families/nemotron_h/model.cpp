@@ -89,6 +89,8 @@ ModelInfo describe(const nlohmann::json& json) {
   info.native_context = config.native_context;
   info.end_tokens = format::end_tokens(json);
   info.draft_head = config.mtp;
+  if (config.mtp_layers > 0 && !config.mtp)
+    info.notes.emplace_back("the draft head is not used: those of one attention and one expert layer are");
   Layout layout;
   layout.mtp.reset();
   const auto bytes = count_bytes(list_tensors(config, layout), format::Quantization::parse(json));

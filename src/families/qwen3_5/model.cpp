@@ -1,5 +1,6 @@
 #include "families/qwen3_5/model.h"
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "format/config.h"
@@ -112,6 +113,10 @@ ModelInfo describe(const nlohmann::json& json) {
   info.native_context = config.native_context;
   info.end_tokens = format::end_tokens(json);
   info.draft_head = config.mtp_layers == 1;
+  if (config.mtp_layers > 1) {
+    info.notes.push_back(
+        fmt::format("the draft head of {} layers is not used: heads of one layer are", config.mtp_layers));
+  }
   Layout layout;
   layout.mtp.clear();
   const auto bytes = count_bytes(list_tensors(config, layout), format::Quantization::parse(json));

@@ -100,7 +100,8 @@ void read_ngram(ConfigFields& fields, const nlohmann::json& text, const nlohmann
 }
 
 void read_mtp(ConfigFields& fields, Config& config) {
-  config.mtp = fields.integer("mtp_num_hidden_layers", 0, 64, 0) == 1;
+  config.mtp_layers = fields.integer("mtp_num_hidden_layers", 0, 64, 0);
+  config.mtp = config.mtp_layers == 1;
   fields.serve("mtp_use_dedicated_embeddings", !fields.boolean("mtp_use_dedicated_embeddings", false));
   const nlohmann::json* nested = fields.object("mtp");
   if (nested == nullptr) return;

@@ -35,6 +35,7 @@ struct Config {
   int32_t native_context = 0;
   float epsilon = 0.0F;
   bool tied = false;
+  int32_t mtp_layers = 0;     ///< that the config declares
   bool mtp = false;           ///< an MTP head of one sparse layer
   std::vector<bool> attends;  ///< one a layer: sparse attention, else gated delta
 

@@ -179,6 +179,10 @@ ModelInfo describe(const nlohmann::json& json) {
   info.native_context = config.native_context;
   info.end_tokens = format::end_tokens(json);
   info.draft_head = config.mtp;
+  if (config.mtp_layers > 1) {
+    info.notes.push_back(
+        fmt::format("the draft head of {} layers is not used: heads of one layer are", config.mtp_layers));
+  }
   Layout layout;
   layout.mtp.reset();
   const format::Quantization quantization = format::Quantization::parse(json);
