@@ -11,13 +11,14 @@ WorkPool::WorkPool(size_t threads) {
 
 WorkPool::~WorkPool() { stop(); }
 
-void WorkPool::post(std::function<void()> task) {
+bool WorkPool::post(std::function<void()> task) {
   {
     const std::lock_guard lock(mutex_);
-    if (ended_) return;
+    if (ended_) return false;
     tasks_.push_back(std::move(task));
   }
   wake_.notify_one();
+  return true;
 }
 
 void WorkPool::stop() {
@@ -30,9 +31,18 @@ void WorkPool::stop() {
     if (thread.joinable()) thread.join();
   }
   threads_.clear();
-  const std::lock_guard lock(mutex_);
-  ended_ = true;
-  tasks_.clear();
+  // What came in behind the last thread runs here.
+  for (;;) {
+    std::function<void()> task;
+    {
+      const std::lock_guard lock(mutex_);
+      ended_ = tasks_.empty();
+      if (ended_) return;
+      task = std::move(tasks_.front());
+      tasks_.pop_front();
+    }
+    task();
+  }
 }
 
 void WorkPool::run() {
@@ -64,7 +74,16 @@ void SerialQueue::post(std::function<void()> task) {
     if (active_) return;
     active_ = true;
   }
-  pool_.post([self = shared_from_this()] { self->run(); });
+  take_turn();
+}
+
+void SerialQueue::take_turn() {
+  if (pool_.post([self = shared_from_this()] { self->run(); })) return;
+  // Nothing will run again. Tasks often hold the owner of this queue: let go of them.
+  std::deque<std::function<void()>> dropped;
+  const std::lock_guard lock(mutex_);
+  dropped.swap(tasks_);
+  active_ = false;
 }
 
 void SerialQueue::run() {
@@ -82,7 +101,7 @@ void SerialQueue::run() {
     }
     task();
   }
-  pool_.post([self = shared_from_this()] { self->run(); });
+  take_turn();
 }
 
 }  // namespace tensorfold::server

@@ -21,7 +21,8 @@ class WorkPool {
   WorkPool(const WorkPool&) = delete;
   WorkPool& operator=(const WorkPool&) = delete;
 
-  void post(std::function<void()> task);
+  /// False: the pool has ended and dropped the task.
+  bool post(std::function<void()> task);
   /// Runs what is queued and what that posts in turn, then ends the threads. Later posts are dropped.
   void stop();
 
@@ -43,6 +44,7 @@ class SerialQueue : public std::enable_shared_from_this<SerialQueue> {
   void post(std::function<void()> task);
 
  private:
+  void take_turn();
   void run();
   WorkPool& pool_;
   std::mutex mutex_;
