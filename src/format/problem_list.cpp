@@ -8,7 +8,7 @@ namespace tensorfold::format {
 namespace {
 
 constexpr size_t kLongestName = 200;
-constexpr size_t kMostShown = 50;
+constexpr size_t kMostShown = 200;
 
 }  // namespace
 

@@ -1,7 +1,6 @@
 // Converting each golden original gives the golden MLX checkpoint, bit for bit in every packed tensor.
 #include "families/conversion.h"
 
-#include <algorithm>
 #include <fstream>
 
 #include <gtest/gtest.h>
@@ -130,10 +129,8 @@ TEST(ConversionPlan, NamesWhatHasNoSource) {
     FAIL() << "planned";
   } catch (const Error& error) {
     const std::string text = error.what();
-    EXPECT_NE(text.find("layers.0.hc_attn_fn has no source"), std::string::npos) << text;
+    EXPECT_NE(text.find("layers.3.self_attn.kv_b_proj has no source"), std::string::npos) << text;
     EXPECT_NE(text.find("embed_tokens.weight does not have the shape"), std::string::npos) << text;
-    EXPECT_EQ(std::count(text.begin(), text.end(), ';'), 50) << text;  // so many are listed, then their count
-    EXPECT_TRUE(text.ends_with(" more")) << text;
   }
 }
 
