@@ -51,7 +51,7 @@ class RowCheck {
     feed_singles();
     ScopedLane lane(pool_);
     lane.reserve(prompt_tokens + widest_ + 2);
-    feed(lane, prompt_);
+    feed(lane, prompt_, WantedLogits::none);
     for (const int32_t width : widths) {
       if (width > widest_) break;
       if (width > narrow) feed_narrow(width);
@@ -75,15 +75,28 @@ class RowCheck {
  private:
   using Logits = std::vector<float>;
 
-  void feed(ScopedLane& lane, std::span<const int32_t> tokens) {
-    const Window window{.lane = &lane.lane,
-                        .tokens = tokens,
-                        .past = lane.past,
-                        .parents = {},
-                        .keep_all = true,
-                        .logits = WantedLogits::none};
+  static Window window_of(ScopedLane& lane, std::span<const int32_t> tokens, bool keep_all) {
+    return {.lane = &lane.lane,
+            .tokens = tokens,
+            .past = lane.past,
+            .parents = {},
+            .keep_all = keep_all,
+            .logits = WantedLogits::all};
+  }
+
+  /// Runs `tokens` and keeps them all.
+  void feed(ScopedLane& lane, std::span<const int32_t> tokens, WantedLogits logits) {
+    Window window = window_of(lane, tokens, true);
+    window.logits = logits;
     forward_.run(std::span(&window, 1));
     lane.extend(tokens);
+  }
+
+  /// Runs `tokens`, a chain unless `parents` says otherwise, and keeps none of them.
+  void propose(ScopedLane& lane, std::span<const int32_t> tokens, std::span<const int32_t> parents = {}) {
+    Window window = window_of(lane, tokens, false);
+    window.parents = parents;
+    forward_.run(std::span(&window, 1));
   }
 
   [[nodiscard]] Logits read(int32_t logit_row) {
@@ -101,17 +114,10 @@ class RowCheck {
   void feed_singles() {
     ScopedLane lane(pool_);
     lane.reserve(prompt_tokens + widest_ + 1);
-    feed(lane, prompt_);
+    feed(lane, prompt_, WantedLogits::none);
     const auto few = static_cast<size_t>(std::min(widest_, narrow) + 1);
     for (const int32_t& token : std::span<const int32_t>(next_).first(few)) {
-      const Window window{.lane = &lane.lane,
-                          .tokens = {&token, 1},
-                          .past = lane.past,
-                          .parents = {},
-                          .keep_all = true,
-                          .logits = WantedLogits::all};
-      forward_.run(std::span(&window, 1));
-      lane.extend({&token, 1});
+      feed(lane, {&token, 1}, WantedLogits::all);
       singles_.push_back(read(0));
     }
   }
@@ -120,19 +126,12 @@ class RowCheck {
   void feed_narrow(int32_t rows) {
     ScopedLane lane(pool_);
     lane.reserve(prompt_tokens + rows);
-    feed(lane, prompt_);
+    feed(lane, prompt_, WantedLogits::none);
     const std::span<const int32_t> next(next_);
     for (int32_t first = 0; first < rows; first += narrow) {
       const int32_t count = std::min(narrow, rows - first);
       const auto tokens = next.subspan(static_cast<size_t>(first), static_cast<size_t>(count));
-      const Window window{.lane = &lane.lane,
-                          .tokens = tokens,
-                          .past = lane.past,
-                          .parents = {},
-                          .keep_all = true,
-                          .logits = WantedLogits::all};
-      forward_.run(std::span(&window, 1));
-      lane.extend(tokens);
+      feed(lane, tokens, WantedLogits::all);
       for (int32_t row = 0; row < count; ++row) {
         if (static_cast<size_t>(first + row) >= singles_.size()) singles_.push_back(read(row));
       }
@@ -141,13 +140,7 @@ class RowCheck {
 
   bool chain_is_exact(ScopedLane& lane, int32_t width) {
     const auto tokens = std::span<const int32_t>(next_).first(static_cast<size_t>(width));
-    const Window window{.lane = &lane.lane,
-                        .tokens = tokens,
-                        .past = lane.past,
-                        .parents = {},
-                        .keep_all = false,
-                        .logits = WantedLogits::all};
-    forward_.run(std::span(&window, 1));
+    propose(lane, tokens);
     for (int32_t row = 0; row < width; ++row) {
       if (!equal(row, singles_[static_cast<size_t>(row)])) return false;
     }
@@ -159,13 +152,7 @@ class RowCheck {
     const std::array<int32_t, 5> tokens = {next_[0], prompt_[5], next_[1], prompt_[9], next_[2]};
     const std::array<int32_t, 5> parents = {-1, 0, 0, 1, 2};
     if (widest_ < 3 || forward_.most_logit_rows() < 5) return true;
-    const Window window{.lane = &lane.lane,
-                        .tokens = tokens,
-                        .past = lane.past,
-                        .parents = parents,
-                        .keep_all = false,
-                        .logits = WantedLogits::all};
-    forward_.run(std::span(&window, 1));
+    propose(lane, tokens, parents);
     return equal(0, singles_[0]) && equal(2, singles_[1]) && equal(4, singles_[2]);
   }
 
@@ -175,42 +162,18 @@ class RowCheck {
     other.reserve(prompt_tokens);
     const auto few = std::span<const int32_t>(prompt_).first(3);
     const auto two = std::span<const int32_t>(next_).first(2);
-    const std::array<Window, 2> windows = {Window{.lane = &other.lane,
-                                                  .tokens = few,
-                                                  .past = other.past,
-                                                  .parents = {},
-                                                  .keep_all = true,
-                                                  .logits = WantedLogits::all},
-                                           Window{.lane = &lane.lane,
-                                                  .tokens = two,
-                                                  .past = lane.past,
-                                                  .parents = {},
-                                                  .keep_all = false,
-                                                  .logits = WantedLogits::all}};
+    const std::array<Window, 2> windows = {window_of(other, few, true), window_of(lane, two, false)};
     forward_.run(windows);
     return equal(3, singles_[0]) && equal(4, singles_[1]);
   }
 
   bool partly_kept_is_exact(ScopedLane& lane) {
     const std::array<int32_t, 2> tokens = {next_[0], prompt_[7]};
-    const Window window{.lane = &lane.lane,
-                        .tokens = tokens,
-                        .past = lane.past,
-                        .parents = {},
-                        .keep_all = false,
-                        .logits = WantedLogits::all};
-    forward_.run(std::span(&window, 1));
+    propose(lane, tokens);
     const backend::KeptPath kept{.sequence = 0, .rows = {0}};
     forward_.commit(std::span(&kept, 1));
     lane.extend({next_.data(), 1});
-    const Window after{.lane = &lane.lane,
-                       .tokens = {&next_[1], 1},
-                       .past = lane.past,
-                       .parents = {},
-                       .keep_all = true,
-                       .logits = WantedLogits::all};
-    forward_.run(std::span(&after, 1));
-    lane.extend({&next_[1], 1});
+    feed(lane, {&next_[1], 1}, WantedLogits::all);
     return equal(0, singles_[1]);
   }
 

@@ -10,6 +10,13 @@
 
 namespace tensorfold::families {
 
+/// Family::load of a model class.
+template <typename FamilyModel>
+std::unique_ptr<Model> load_as(const nlohmann::json& config, const format::TensorStore& store,
+                               backend::Backend& backend, int32_t max_rows) {
+  return std::make_unique<FamilyModel>(config, store, backend, max_rows);
+}
+
 /// From token ids to residual rows and from residual rows to logits; a draft head borrows them from its model.
 struct FrameWeights {
   std::unique_ptr<backend::Embedding> embedding;

@@ -75,10 +75,7 @@ Family family() {
                 return list_tensors(parse_config(config), find_layout(names));
               },
           .skipped = skipped_tensors(),
-          .load = [](const nlohmann::json& config, const format::TensorStore& store, backend::Backend& backend,
-                     int32_t max_rows) -> std::unique_ptr<Model> {
-            return std::make_unique<Gemma4Model>(config, store, backend, max_rows);
-          }};
+          .load = load_as<Gemma4Model>};
 }
 
 }  // namespace tensorfold::families::gemma4

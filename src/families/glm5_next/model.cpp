@@ -145,10 +145,7 @@ Family family() {
                 return list_tensors(config, find_layout(config, names));
               },
           .skipped = skipped_tensors(),
-          .load = [](const nlohmann::json& config, const format::TensorStore& store, backend::Backend& backend,
-                     int32_t max_rows) -> std::unique_ptr<Model> {
-            return std::make_unique<Glm5NextModel>(config, store, backend, max_rows);
-          }};
+          .load = load_as<Glm5NextModel>};
 }
 
 }  // namespace tensorfold::families::glm5_next
