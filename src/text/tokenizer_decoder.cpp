@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
+#include "text/hex_digit.h"
 #include "text/tokenizer_byte_level.h"
 
 namespace tensorfold::text {
@@ -118,13 +119,6 @@ std::size_t strip_start(std::string& text, std::string_view character, std::size
 
 void strip_end(std::string& text, std::string_view character, std::size_t most) {
   for (std::size_t i = 0; i < most && text.ends_with(character); ++i) text.resize(text.size() - character.size());
-}
-
-int hex_digit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
 }
 
 }  // namespace

@@ -128,38 +128,30 @@ tensorfold::testing::MemoryStore dflash2_weights() {
   return store;
 }
 
-TEST(FamilyDrafts, GlmRepliesAreSerialWithADflash2Drafter) {
-  const GoldenFile golden(project_path("tests/golden/glm5_next/golden.safetensors"));
-  const auto subject = testing::load_subject("tests/golden/glm5_next/mlx4", 2, 256);
-  const tensorfold::testing::MemoryStore store = dflash2_weights();
-  for (const bool tree : {false, true}) {
-    Drafters own;
-    own.push_back(
-        std::make_unique<drafters::DflashDrafter>(*subject->backend, subject->model(), dflash2_config(), store,
-                                                  drafters::DflashOptions{.bits = 0, .tree = tree, .weights = {}}));
-    int32_t drafted = 0;
-    const std::vector<int32_t> expected = golden.ids("mlx4.greedy");
-    EXPECT_EQ(reply_with(*subject, std::move(own), golden.ids("hf.1.input_ids"), static_cast<int32_t>(expected.size()),
-                         drafted),
-              expected);
-    EXPECT_GT(drafted, 0);
-  }
-}
-
-TEST(FamilyDrafts, GemmaRepliesAreSerialWithADflashDrafter) {
-  const GoldenFile golden(project_path("tests/golden/gemma4/golden.safetensors"));
-  const auto subject = testing::load_subject("tests/golden/gemma4/mlx4", 2, 256);
-  const tensorfold::testing::MemoryStore store = dflash_weights();
+/// The family's golden reply comes out unchanged beside a block drafter of these weights, and some drafts are tried.
+void expect_serial_reply(const std::string& family, const nlohmann::json& config,
+                         const tensorfold::testing::MemoryStore& store, bool tree) {
+  const GoldenFile golden(project_path("tests/golden/" + family + "/golden.safetensors"));
+  const auto subject = testing::load_subject("tests/golden/" + family + "/mlx4", 2, 256);
   Drafters own;
   own.push_back(
-      std::make_unique<drafters::DflashDrafter>(*subject->backend, subject->model(), dflash_config(), store,
-                                                drafters::DflashOptions{.bits = 0, .tree = false, .weights = {}}));
+      std::make_unique<drafters::DflashDrafter>(*subject->backend, subject->model(), config, store,
+                                                drafters::DflashOptions{.bits = 0, .tree = tree, .weights = {}}));
   int32_t drafted = 0;
   const std::vector<int32_t> expected = golden.ids("mlx4.greedy");
   EXPECT_EQ(reply_with(*subject, std::move(own), golden.ids("hf.1.input_ids"), static_cast<int32_t>(expected.size()),
                        drafted),
             expected);
   EXPECT_GT(drafted, 0);
+}
+
+TEST(FamilyDrafts, GlmRepliesAreSerialWithADflash2Drafter) {
+  const tensorfold::testing::MemoryStore store = dflash2_weights();
+  for (const bool tree : {false, true}) expect_serial_reply("glm5_next", dflash2_config(), store, tree);
+}
+
+TEST(FamilyDrafts, GemmaRepliesAreSerialWithADflashDrafter) {
+  expect_serial_reply("gemma4", dflash_config(), dflash_weights(), false);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
+#include "text/hex_digit.h"
 
 namespace tensorfold::text::grammar {
 namespace {
@@ -105,11 +106,7 @@ class Lexer {
   char32_t hex(size_t digits) {
     char32_t value = 0;
     for (size_t i = 0; i < digits; ++i, ++at_) {
-      const char c = peek();
-      const int digit = c >= '0' && c <= '9'   ? c - '0'
-                        : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                        : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                               : -1;
+      const int digit = hex_digit(peek());
       if (digit < 0) refuse("malformed escape");
       value = value * 16 + static_cast<char32_t>(digit);
     }
