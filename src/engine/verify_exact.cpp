@@ -1,6 +1,7 @@
 #include "engine/verify_exact.h"
 
 #include <algorithm>
+#include <numeric>
 #include <random>
 
 #include <fmt/format.h>
@@ -13,6 +14,23 @@ namespace tensorfold::engine {
 namespace {
 
 constexpr const char* scripted[] = {"scripted 0", "scripted 0.5", "scripted 1", "scripted tree"};
+constexpr size_t few_neighbours = 5;
+
+/// Deals the numbers 0 to count - 1 in random order, each once before any comes again: what a choice could be, it is
+/// within `count` deals, whatever the seed.
+class Deck {
+ public:
+  explicit Deck(size_t count) : cards_(count) { std::iota(cards_.begin(), cards_.end(), size_t{0}); }
+  size_t deal(std::mt19937_64& random) {
+    if (dealt_ % cards_.size() == 0) std::shuffle(cards_.begin(), cards_.end(), random);
+    return cards_[dealt_++ % cards_.size()];
+  }
+  [[nodiscard]] size_t count() const { return cards_.size(); }
+
+ private:
+  std::vector<size_t> cards_;
+  size_t dealt_ = 0;
+};
 
 /// How a group of requests is served.
 struct Circumstances {
@@ -32,15 +50,27 @@ class Verification {
     tiers_ = {"device", "host"};
     if (!options.scratch.empty()) tiers_.emplace_back("disk");
     if (!options.scratch.empty() && options.serve_elsewhere) tiers_.emplace_back("restarted process");
+    for (size_t i = 0; i < prompts.size(); ++i) kinds_[prompts[i].kind].push_back(i);
+    drafter_deck_ = Deck(drafters_.size() + std::size(scripted));
+    world_deck_ = Deck(subjects_.size());
+    tier_deck_ = Deck(tiers_.size());
+    kind_deck_ = Deck(kinds_.size());
     name_circumstances();
   }
 
   VerifyReport run() {
-    while (report_.requests < options_.requests) {
+    size_t groups = 0;
+    while (report_.requests < options_.requests || groups < least_groups()) {
       Circumstances circumstances = pick_circumstances();
       std::vector<VerifyQuestion> earlier;
       std::vector<VerifyQuestion> questions;
-      for (int32_t i = 0; i <= circumstances.neighbours; ++i) add_question(earlier, questions);
+      // What is kept in a tier is to be found there, too.
+      bool goes_on = report_.met["resumed from tier " + circumstances.tier] == 0;
+      for (int32_t i = 0; i <= circumstances.neighbours; ++i) {
+        add_question(earlier, questions, goes_on);
+        goes_on = false;
+      }
+      ++groups;
       serve_and_compare(circumstances, earlier, questions);
       if (options_.progress) {
         options_.progress(
@@ -53,6 +83,13 @@ class Verification {
  private:
   size_t below(size_t count) { return random_() % count; }
   bool chance(double p) { return std::uniform_real_distribution<double>(0.0, 1.0)(random_) < p; }
+
+  /// So many groups deal every deck once; a short run need not.
+  [[nodiscard]] size_t least_groups() const {
+    if (options_.requests < requests_that_meet_all) return 0;
+    return std::max({drafter_deck_.count(), world_deck_.count(), tier_deck_.count(), kind_deck_.count(),
+                     neighbour_deck_.count(), start_deck_.count()});
+  }
 
   [[nodiscard]] static std::string world_name(const FuzzWorld& world) {
     return fmt::format("threads {}", world.threads);
@@ -83,24 +120,31 @@ class Verification {
   Circumstances pick_circumstances() {
     Circumstances picked;
     VerifyServing& serving = picked.serving;
-    serving.world = below(subjects_.size());
-    const size_t choice = below(drafters_.size() + std::size(scripted));
+    serving.world = world_deck_.deal(random_);
+    const size_t choice = drafter_deck_.deal(random_);
     serving.drafter = choice < drafters_.size() ? drafters_[choice].name : scripted[choice - drafters_.size()];
-    serving.fixed_drafts = chance(0.5) ? static_cast<int32_t>(1 + below(chance(0.3) ? 63 : 15)) : -1;
+    serving.fixed_drafts = depth_deck_.deal(random_) == 0 ? -1 : static_cast<int32_t>(1 + below(chance(0.3) ? 63 : 15));
     serving.parallel = static_cast<int32_t>(1 + below(16));
     serving.prefill_rows = std::max<int32_t>(1, subjects_[0].model->max_rows() >> below(5));
     serving.seed = random_();
-    picked.tier = tiers_[below(tiers_.size())];
+    picked.tier = tiers_[tier_deck_.deal(random_)];
     serving.tier = picked.tier == "restarted process" ? "disk" : picked.tier;
-    // Few and many neighbours, none rather often.
-    picked.neighbours =
-        chance(0.3) ? 0 : static_cast<int32_t>(below(static_cast<size_t>(options_.most_neighbours) + 1));
+    picked.neighbours = pick_neighbours();
     return picked;
+  }
+
+  /// Few and many neighbours, none rather often.
+  int32_t pick_neighbours() {
+    const size_t card = neighbour_deck_.deal(random_);
+    const auto most = static_cast<size_t>(options_.most_neighbours);
+    if (card < 2 || most == 0) return 0;
+    if (card == 2 || most < few_neighbours + 1) return static_cast<int32_t>(1 + below(std::min(few_neighbours, most)));
+    return static_cast<int32_t>(few_neighbours + 1 + below(most - few_neighbours));
   }
 
   VerifyQuestion ask(std::string kind, std::vector<int32_t> prompt) {
     VerifyQuestion question{.kind = std::move(kind), .prompt = std::move(prompt), .sampling = {}, .expected = {}};
-    if (chance(0.6)) {
+    if (sampling_deck_.deal(random_) > 1) {
       question.sampling = {.temperature = chance(0.5) ? 1.0 : 0.7,
                            .top_k = chance(0.5) ? 20 : 0,
                            .top_p = chance(0.5) ? 0.95 : 1.0,
@@ -115,16 +159,19 @@ class Verification {
     return static_cast<int32_t>(tokens) + options_.max_tokens < options_.context;
   }
 
-  /// A request, and sometimes one before it whose cache it goes on from.
-  void add_question(std::vector<VerifyQuestion>& earlier, std::vector<VerifyQuestion>& questions) {
-    const VerifyPrompt& prompt = prompts_[below(prompts_.size())];
+  /// A request, and sometimes one before it whose cache it goes on from (`goes_on`: a whole earlier turn, surely).
+  void add_question(std::vector<VerifyQuestion>& earlier, std::vector<VerifyQuestion>& questions, bool goes_on) {
+    const std::vector<size_t>& of_kind =
+        std::next(kinds_.begin(), static_cast<std::ptrdiff_t>(kind_deck_.deal(random_)))->second;
+    const VerifyPrompt& prompt = prompts_[of_kind[below(of_kind.size())]];
     std::vector<int32_t> tokens = prompt.tokens;
-    if (chance(0.3) && tokens.size() > 2) {
+    const size_t start = goes_on ? 1 : start_deck_.deal(random_);
+    if (start == 0 && tokens.size() > 2) {
       // Any point of the prompt as a place to go on from.
       const auto cut = static_cast<std::ptrdiff_t>(1 + below(tokens.size() - 1));
       earlier.push_back(ask(prompt.kind, {tokens.begin(), tokens.begin() + cut}));
       ++report_.met["goes on inside a prompt"];
-    } else if (chance(0.5)) {
+    } else if (start == 1) {
       // A further turn: the earlier prompt, its reply, and more.
       VerifyQuestion first = ask(prompt.kind, tokens);
       tokens.insert(tokens.end(), first.expected.begin(), first.expected.end());
@@ -196,6 +243,15 @@ class Verification {
   std::vector<FuzzSubject> subjects_;
   std::unique_ptr<Engine> reference_;
   std::vector<std::string> tiers_;
+  std::map<std::string, std::vector<size_t>> kinds_;  ///< prompts by their kind
+  Deck drafter_deck_{1};
+  Deck world_deck_{1};
+  Deck tier_deck_{1};
+  Deck kind_deck_{1};
+  Deck neighbour_deck_{4};  ///< none, none, few, many
+  Deck depth_deck_{2};      ///< by cost, always so many
+  Deck sampling_deck_{5};   ///< greedy twice, sampled three times
+  Deck start_deck_{3};      ///< inside a prompt, behind a reply, afresh
   VerifyReport report_;
 };
 

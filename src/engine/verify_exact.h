@@ -74,6 +74,9 @@ struct VerifyOptions {
   std::function<void(const std::string&)> progress;
 };
 
+/// From so many requests on, each circumstance that can be met is met, whatever the seed.
+constexpr int32_t requests_that_meet_all = 60;
+
 struct VerifyReport {
   int32_t requests = 0;
   int32_t differences = 0;
@@ -86,8 +89,9 @@ struct VerifyReport {
   [[nodiscard]] std::vector<std::string> never_met() const;
 };
 
-/// Serves at least options.requests requests. Scripted drafters (acceptance 0, 0.5 and 1, chains and trees) are always
-/// among the drafters. Throws what loading and starting engines throws.
+/// Serves at least options.requests requests, in groups whose circumstances go round (drafter, threads, tier, ...: each
+/// comes once before any comes again, in random order). Scripted drafters (acceptance 0, 0.5 and 1, chains and trees)
+/// are always among the drafters. Throws what loading and starting engines throws.
 VerifyReport verify_exact(const FuzzFactory& make, const std::vector<VerifyPrompt>& prompts,
                           const std::vector<VerifyDrafter>& drafters, const VerifyOptions& options);
 

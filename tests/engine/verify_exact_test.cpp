@@ -64,6 +64,30 @@ void expect_exact(const VerifyReport& report, int32_t requests) {
 
 TEST(VerifyExact, NoReplyDiffers) { expect_exact(verify("models/demo", recorded_prompts(), 40, 4), 40); }
 
+TEST(VerifyExact, SixtyRequestsMeetEverythingWithAnySeed) {
+  const std::string checkpoint = "tests/golden/qwen3_5/mlx4";
+  std::vector<VerifyPrompt> prompts;
+  for (const int32_t size : {5, 30, 61}) {
+    prompts.push_back({fmt::format("{} ids", size), std::vector<int32_t>(static_cast<size_t>(size))});
+    for (int32_t i = 0; i < size; ++i) prompts.back().tokens[static_cast<size_t>(i)] = 7 + i * size % 400;
+  }
+  std::random_device device;
+  for (const uint64_t seed : {uint64_t{1}, uint64_t{4242}, uint64_t{device()}}) {
+    VerifyOptions options = options_for(requests_that_meet_all, seed);
+    options.max_tokens = 4;
+    options.most_neighbours = 7;
+    options.scratch = std::filesystem::temp_directory_path() / fmt::format("tensorfold-verify-{:08x}", device());
+    // A model of its own stands in for the restarted process.
+    options.serve_elsewhere = [&](const VerifyServing& serving) {
+      FuzzSubject subject = factory(checkpoint)(options.worlds[serving.world]);
+      return serve(subject, own_drafters(), options, serving);
+    };
+    const VerifyReport report = verify_exact(factory(checkpoint), prompts, own_drafters(), options);
+    EXPECT_EQ(report.differences, 0);
+    EXPECT_EQ(report.never_met(), std::vector<std::string>()) << "seed " << seed;
+  }
+}
+
 TEST(VerifyExact, AWrongExpectationIsFound) {
   VerifyReport report;
   const VerifyQuestion question{.kind = "any", .prompt = {1, 2}, .sampling = {}, .expected = {3, 4, 5}};
