@@ -34,7 +34,8 @@ class ReplyText {
   void finish(ReplySink& sink);
   [[nodiscard]] bool in_reasoning() const { return !plain_ && parser_.in_reasoning(); }
   [[nodiscard]] std::optional<std::string> stop_sequence() const;
-  [[nodiscard]] size_t calls() const { return parser_.call_count(); }
+  /// Calls that are complete.
+  [[nodiscard]] size_t calls() const { return parser_.complete_calls(); }
 
  private:
   void read(std::string_view text, ReplySink& sink);

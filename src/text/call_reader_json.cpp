@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "text/call_reader.h"
+#include "text/growing_arguments.h"
 #include "text/jinja/json_value.h"
 
 namespace tensorfold::text {
@@ -125,6 +126,73 @@ std::optional<ToolCall> read_json_call(std::string_view text, const OfferedTools
   }
 }
 
+/// A JSON string and where it ends.
+struct QuotedText {
+  MarkerMatch match = MarkerMatch::none;
+  std::string text;
+  std::size_t end = 0;
+};
+
+QuotedText read_quoted(std::string_view text, std::size_t at) {
+  if (at == text.size()) return {MarkerMatch::partial, {}, 0};
+  if (text[at] != '"') return {};
+  std::size_t end = at + 1;
+  while (end < text.size() && text[end] != '"') end += text[end] == '\\' ? 2 : 1;
+  if (end >= text.size()) return {MarkerMatch::partial, {}, 0};
+  try {
+    const Value value = jinja::parse_json(text.substr(at, end + 1 - at));
+    return {MarkerMatch::full, value.text().str(), end + 1};
+  } catch (const Error&) {
+    return {};  // not JSON, so not a call
+  }
+}
+
+/// How a call begins whose arguments can go out as they grow: {"name": NAME, "arguments": {..., perhaps inside of
+/// "function" and behind "type" and "id". Other spellings are understood once they are complete.
+struct CallHead {
+  MarkerMatch match = MarkerMatch::none;
+  std::string name;
+  std::size_t arguments = 0;  ///< where their brace stands
+};
+
+CallHead read_call_head(std::string_view text, std::size_t at) {
+  const CallHead partial = {MarkerMatch::partial, {}, 0};
+  CallHead head;
+  bool nested = false;
+  // Moves behind blanks.
+  const auto is_at = [&](char letter) {
+    at = skip_blanks(text, at);
+    return at < text.size() && text[at] == letter;
+  };
+  if (!is_at('{')) return at == text.size() ? partial : CallHead{};
+  while (true) {
+    const QuotedText key = read_quoted(text, skip_blanks(text, at + 1));
+    if (key.match != MarkerMatch::full) return {key.match, {}, 0};
+    at = key.end;
+    if (!is_at(':')) return at == text.size() ? partial : CallHead{};
+    at = skip_blanks(text, at + 1);
+    if (at == text.size()) return partial;
+    if (text[at] == '{' && key.text == "function" && !nested && head.name.empty()) {
+      nested = true;
+      continue;
+    }
+    if (text[at] == '{' && key.text == "arguments" && !head.name.empty()) {
+      head.match = MarkerMatch::full;
+      head.arguments = at;
+      return head;
+    }
+    const QuotedText value = read_quoted(text, at);
+    if (value.match != MarkerMatch::full) return {value.match, {}, 0};
+    if (key.text == "name" && head.name.empty()) {
+      head.name = value.text;
+    } else if (key.text != "type" && key.text != "id") {
+      return {};
+    }
+    at = value.end;
+    if (!is_at(',')) return at == text.size() ? partial : CallHead{};
+  }
+}
+
 /// JSON between tags. Text between the value and the closing tag is ignored.
 class JsonReader : public CallReader {
  public:
@@ -132,7 +200,9 @@ class JsonReader : public CallReader {
       : position_(position), extent_(position), closer_(std::move(closer)), tools_(tools) {}
 
   ReadStatus read(std::string_view block, bool finished) override {
-    if (!extent_.advance(block)) return finished ? give_text(block.size()) : ReadStatus::more;
+    const bool complete = extent_.advance(block);
+    grow(block.substr(0, extent_.end()));
+    if (!complete) return finished ? give_text(block.size()) : ReadStatus::more;
     search_ = std::max(search_, extent_.end());
     const std::size_t end = find_tag(block, closer_, search_);
     if (end == std::string_view::npos) {
@@ -140,16 +210,42 @@ class JsonReader : public CallReader {
       return finished ? give_text(block.size()) : ReadStatus::more;
     }
     auto call = read_json_call(block.substr(position_, extent_.end() - position_), tools_);
-    if (!call) return give_text(end + closer_.size());
-    return give_calls({*std::move(call)}, end + closer_.size());
+    if (!call || (arguments_ && grown_ != GrowingArguments::Status::complete)) return give_text(end + closer_.size());
+    // One reading for streamed and whole replies.
+    return give_calls({arguments_ ? call_ : *std::move(call)}, end + closer_.size());
   }
 
+  [[nodiscard]] const ToolCall* growing() const override { return arguments_ ? &call_ : nullptr; }
+
  private:
+  /// The arguments begin within this many bytes, or the call is read as a whole.
+  static constexpr std::size_t longest_head_ = 512;
+
+  void grow(std::string_view block) {
+    if (!head_is_read_) read_head(block);
+    if (arguments_) grown_ = arguments_->advance(block);
+  }
+
+  void read_head(std::string_view block) {
+    const CallHead head = read_call_head(block, position_);
+    if (head.match == MarkerMatch::partial && block.size() - position_ <= longest_head_) return;
+    head_is_read_ = true;
+    if (head.match != MarkerMatch::full || head.arguments - position_ > longest_head_) return;
+    const OfferedTool* tool = tools_.find(head.name);
+    if (tool == nullptr) return;
+    call_.name = tool->name;
+    arguments_.emplace(ArgumentSyntax::json, head.arguments, call_.arguments);
+  }
+
   std::size_t position_;
   JsonExtent extent_;
   std::size_t search_ = 0;
   std::string closer_;
   const OfferedTools& tools_;
+  bool head_is_read_ = false;
+  ToolCall call_;
+  std::optional<GrowingArguments> arguments_;
+  GrowingArguments::Status grown_ = GrowingArguments::Status::more;
 };
 
 /// An answer that is one JSON value. It is given up as soon as it cannot be a call any more.
@@ -216,128 +312,7 @@ class BareJsonReader : public CallReader {
   std::optional<JsonExtent> extent_;
 };
 
-/// Gemma's argument syntax: {key:value}, strings between <|"|> marks, otherwise JSON. Throws Error for anything else.
-class GemmaArguments {
- public:
-  explicit GemmaArguments(std::string_view text) : text_(text) {}
-
-  /// The object that the text starts with.
-  std::string object() {
-    const NestingLevel level(*this);
-    expect('{');
-    std::string json = "{";
-    while (!skip('}')) {
-      if (json.size() > 1) {
-        expect(',');
-        if (skip('}')) break;
-        json += ",";
-      }
-      json += "\"" + escaped_json(key()) + "\":";
-      expect(':');
-      json += value();
-    }
-    return json + "}";
-  }
-  [[nodiscard]] std::size_t end() const { return at_; }
-
- private:
-  static constexpr std::string_view mark_ = "<|\"|>";
-  static constexpr int deepest = 100;
-
-  struct NestingLevel {
-    explicit NestingLevel(GemmaArguments& owner) : owner_(owner) {
-      if (++owner_.depth_ > deepest) refuse();
-    }
-    ~NestingLevel() { --owner_.depth_; }
-    NestingLevel(const NestingLevel&) = delete;
-    NestingLevel& operator=(const NestingLevel&) = delete;
-    GemmaArguments& owner_;
-  };
-
-  [[noreturn]] static void refuse() { fail(ErrorKind::invalid_request, "these are no arguments of a call"); }
-
-  bool skip(char byte) {
-    at_ = skip_blanks(text_, at_);
-    if (at_ >= text_.size() || text_[at_] != byte) return false;
-    ++at_;
-    return true;
-  }
-  void expect(char byte) {
-    if (!skip(byte)) refuse();
-  }
-
-  /// Text up to `end`, and moves behind it.
-  std::string_view take_until(std::string_view end) {
-    const std::size_t found = text_.find(end, at_);
-    if (found == std::string_view::npos) refuse();
-    const std::string_view taken = text_.substr(at_, found - at_);
-    at_ = found + end.size();
-    return taken;
-  }
-
-  std::string_view key() {
-    at_ = skip_blanks(text_, at_);
-    if (skip_mark()) return take_until(mark_);
-    if (skip('"')) return take_until("\"");
-    const std::size_t end = text_.find_first_of(":,{}[]", at_);
-    if (end == std::string_view::npos) refuse();
-    std::string_view name = text_.substr(at_, end - at_);
-    at_ = end;
-    while (!name.empty() && std::string_view(" \t\r\n").find(name.back()) != std::string_view::npos)
-      name.remove_suffix(1);
-    if (name.empty()) refuse();
-    return name;
-  }
-
-  bool skip_mark() {
-    if (!text_.substr(at_).starts_with(mark_)) return false;
-    at_ += mark_.size();
-    return true;
-  }
-
-  std::string value() {
-    at_ = skip_blanks(text_, at_);
-    if (at_ >= text_.size()) refuse();
-    if (skip_mark()) return "\"" + escaped_json(take_until(mark_)) + "\"";
-    if (text_[at_] == '{') return object();
-    if (text_[at_] == '[') return list();
-    return scalar();
-  }
-
-  std::string list() {
-    const NestingLevel level(*this);
-    expect('[');
-    std::string json = "[";
-    while (!skip(']')) {
-      if (json.size() > 1) {
-        expect(',');
-        if (skip(']')) break;
-        json += ",";
-      }
-      json += value();
-    }
-    return json + "]";
-  }
-
-  /// A number, a constant or a JSON string.
-  std::string scalar() {
-    std::size_t end = at_;
-    if (text_[at_] == '"') {
-      for (++end; end < text_.size() && text_[end] != '"'; ++end) end += text_[end] == '\\' ? 1 : 0;
-      end = std::min(end + 1, text_.size());
-    } else {
-      end = std::min(text_.find_first_of(",}] \t\r\n", at_), text_.size());
-    }
-    const std::string json = compact_json(jinja::parse_json(text_.substr(at_, end - at_)));
-    at_ = end;
-    return json;
-  }
-
-  std::string_view text_;
-  std::size_t at_ = 0;
-  int depth_ = 0;
-};
-
+/// call:NAME{...} or :NAME{...}, in Gemma's argument syntax.
 class GemmaReader : public CallReader {
  public:
   GemmaReader(std::size_t position, const OfferedTools& tools)
@@ -345,18 +320,23 @@ class GemmaReader : public CallReader {
 
   ReadStatus read(std::string_view block, bool finished) override {
     const std::size_t end = find_end(block);
-    if (end == std::string_view::npos && !finished) return ReadStatus::more;
-    const std::size_t behind = end == std::string_view::npos ? block.size() : end + closer_.size();
-    auto call = read_call(block.substr(position_, std::min(end, block.size()) - position_));
-    if (!call) return give_text(behind);
-    return give_calls({*std::move(call)}, behind);
+    const bool closed = end != std::string_view::npos;
+    const std::string_view text = block.substr(0, closed ? end : finished ? block.size() : search_);
+    grow(text);
+    if (!closed && !finished) return ReadStatus::more;
+    const std::size_t behind = closed ? end + closer_.size() : block.size();
+    const bool complete = arguments_ && grown_ == GrowingArguments::Status::complete;
+    if (!complete || skip_blanks(text, arguments_->end()) != text.size()) return give_text(behind);
+    return give_calls({call_}, behind);
   }
+
+  [[nodiscard]] const ToolCall* growing() const override { return arguments_ ? &call_ : nullptr; }
 
  private:
   static constexpr std::string_view closer_ = "<tool_call|>";
   static constexpr std::string_view mark_ = "<|\"|>";
 
-  /// The closing marker outside of strings.
+  /// The closing marker outside of strings; `search_` is how far it is known that there is none.
   std::size_t find_end(std::string_view block) {
     while (true) {
       const std::size_t tag = block.find('<', search_);
@@ -372,31 +352,35 @@ class GemmaReader : public CallReader {
     }
   }
 
-  /// call:NAME{...} or :NAME{...}
-  std::optional<ToolCall> read_call(std::string_view text) {
-    text.remove_prefix(skip_blanks(text, 0));
-    if (text.starts_with("call")) text.remove_prefix(4);
-    const std::size_t brace = text.find('{');
-    if (!text.starts_with(":") || brace == std::string_view::npos) return std::nullopt;
-    std::string_view name = text.substr(1, brace - 1);
-    while (!name.empty() && (name.back() == ' ' || name.back() == '\n')) name.remove_suffix(1);
+  void grow(std::string_view text) {
+    if (!head_is_read_) read_head(text);
+    if (arguments_) grown_ = arguments_->advance(text);
+  }
+
+  void read_head(std::string_view text) {
+    const std::size_t brace = text.find('{', std::min(text.size(), position_));
+    if (brace == std::string_view::npos) return;
+    head_is_read_ = true;
+    std::string_view name = text.substr(position_, brace - position_);
     name.remove_prefix(skip_blanks(name, 0));
+    if (name.starts_with("call")) name.remove_prefix(4);
+    if (!name.starts_with(":")) return;
+    name.remove_prefix(skip_blanks(name, 1));
+    while (!name.empty() && (name.back() == ' ' || name.back() == '\n')) name.remove_suffix(1);
     const OfferedTool* tool = tools_.find(name);
-    if (tool == nullptr) return std::nullopt;
-    try {
-      GemmaArguments arguments(text.substr(brace));
-      std::string json = arguments.object();
-      if (skip_blanks(text, brace + arguments.end()) != text.size()) return std::nullopt;
-      return ToolCall{tool->name, std::move(json)};
-    } catch (const Error&) {
-      return std::nullopt;  // malformed, so not a call
-    }
+    if (tool == nullptr) return;
+    call_.name = tool->name;
+    arguments_.emplace(ArgumentSyntax::gemma, brace, call_.arguments);
   }
 
   std::size_t position_;
   std::size_t search_;
   const OfferedTools& tools_;
   bool in_string_ = false;
+  bool head_is_read_ = false;
+  ToolCall call_;
+  std::optional<GrowingArguments> arguments_;
+  GrowingArguments::Status grown_ = GrowingArguments::Status::more;
 };
 
 }  // namespace

@@ -221,6 +221,7 @@ class ArgumentPairReader : public CallReader {
   ReadStatus read(std::string_view block, bool finished) override {
     while (true) {
       const std::size_t tag = block.find('<', search_);
+      if (in_value_ && streams_) append_text(block.substr(position_, std::min(tag, block.size()) - position_));
       if (tag == std::string_view::npos) {
         search_ = block.size();
         return finished ? give_text(block.size()) : ReadStatus::more;
@@ -228,8 +229,12 @@ class ArgumentPairReader : public CallReader {
       const Step step = in_value_ ? read_value(block, tag) : read_tag(block, tag);
       if (step == Step::more) return finished ? give_text(block.size()) : ReadStatus::more;
       if (step == Step::broken) return give_text(position_);
-      if (step == Step::done) return finish(block);
+      if (step == Step::done) return tool_ == nullptr ? give_text(position_) : give_calls({call_}, position_);
     }
+  }
+
+  [[nodiscard]] const ToolCall* growing() const override {
+    return tool_ != nullptr && !call_.arguments.empty() ? &call_ : nullptr;
   }
 
  private:
@@ -286,6 +291,9 @@ class ArgumentPairReader : public CallReader {
   Step begin_value(std::string_view before, std::size_t tag) {
     if (!has_key_ || !before.empty()) return Step::broken;
     in_value_ = true;
+    call_.arguments += (call_.arguments.empty() ? "{\"" : ",\"") + escaped_json(key_) + "\":";
+    streams_ = tool_ == nullptr || is_text_parameter(*tool_, key_);
+    if (streams_) call_.arguments += "\"";
     return move_to(tag + std::string_view("<arg_value>").size());
   }
 
@@ -300,7 +308,13 @@ class ArgumentPairReader : public CallReader {
       search_ = tag + 1;
       return Step::on;
     }
-    pairs_.emplace_back(key_, block.substr(position_, tag - position_));
+    const std::string_view rest = block.substr(position_, tag - position_);
+    if (streams_) {
+      append_text(rest);
+      call_.arguments += "\"";
+    } else {
+      call_.arguments += typed_argument(*tool_, key_, rest, ConstantSpelling::json);
+    }
     in_value_ = false;
     has_key_ = false;
     return move_to(tag + closing.size());
@@ -308,6 +322,7 @@ class ArgumentPairReader : public CallReader {
 
   Step end_block(std::string_view before, std::size_t tag) {
     if (in_key_ || has_key_ || !take_name(before)) return Step::broken;
+    call_.arguments += call_.arguments.empty() ? "{}" : "}";
     move_to(tag + closer_.size());
     return Step::done;
   }
@@ -317,30 +332,28 @@ class ArgumentPairReader : public CallReader {
     if (!name_.empty()) return text.empty();
     if (!is_function_name(text)) return false;
     name_ = text;
+    tool_ = tools_.find(name_);
+    if (tool_ != nullptr) call_.name = tool_->name;
     return true;
   }
 
-  ReadStatus finish(std::string_view /*block*/) {
-    const OfferedTool* tool = tools_.find(name_);
-    if (tool == nullptr) return give_text(position_);
-    std::string arguments = "{";
-    for (const auto& [key, value] : pairs_) {
-      if (arguments.size() > 1) arguments += ",";
-      arguments += "\"" + escaped_json(key) + "\":" + typed_argument(*tool, key, value, ConstantSpelling::json);
-    }
-    return give_calls({{tool->name, arguments + "}"}}, position_);
+  void append_text(std::string_view text) {
+    call_.arguments += escaped_json(text);
+    position_ += text.size();
   }
 
   std::size_t position_;
   std::size_t search_;
   std::string closer_;
   const OfferedTools& tools_;
+  const OfferedTool* tool_ = nullptr;
+  ToolCall call_;
   std::string name_;
   std::string key_;
   bool in_key_ = false;
   bool has_key_ = false;
   bool in_value_ = false;
-  std::vector<std::pair<std::string, std::string>> pairs_;
+  bool streams_ = false;  ///< the value is a string that goes out as it grows
 };
 
 /// <｜DSML｜invoke name="N"> <｜DSML｜parameter name="K" string="true"> V </｜DSML｜parameter> ... </｜DSML｜invoke>

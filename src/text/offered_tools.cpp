@@ -40,7 +40,11 @@ OfferedTool read_tool(const Value& tool) {
   if (properties == nullptr) return offered;
   for (const auto& [key, schema] : properties->dict().entries()) {
     const Value* type = schema.is_dict() ? schema.dict().find("type") : nullptr;
-    if (type != nullptr && type->is_string()) offered.parameter_types[key.text().str()] = type->text().str();
+    if (type == nullptr) continue;
+    std::vector<std::string>& types = offered.parameter_types[key.text().str()];
+    if (type->is_string()) types.push_back(type->text().str());
+    if (!type->is_list()) continue;
+    for (const Value& one : type->sequence().items) types.push_back(one.is_string() ? one.text().str() : std::string());
   }
   return offered;
 }
@@ -95,19 +99,23 @@ const OfferedTool* OfferedTools::find(std::string_view name) const {
 
 bool is_text_parameter(const OfferedTool& tool, const std::string& parameter) {
   static constexpr std::array<std::string_view, 6> typed = {"array", "object", "boolean", "integer", "number", "null"};
-  const auto type = tool.parameter_types.find(parameter);
-  return type == tool.parameter_types.end() || std::find(typed.begin(), typed.end(), type->second) == typed.end();
+  const auto types = tool.parameter_types.find(parameter);
+  return types == tool.parameter_types.end() || types->second.empty() ||
+         !std::all_of(types->second.begin(), types->second.end(), [](const std::string& type) {
+           return std::find(typed.begin(), typed.end(), type) != typed.end();
+         });
 }
 
 std::string typed_argument(const OfferedTool& tool, const std::string& parameter, std::string_view text,
                            ConstantSpelling spelling) {
   if (!is_text_parameter(tool, parameter)) {
-    const std::string& type = tool.parameter_types.at(parameter);
-    auto value = parse_as(text, type);
-    if (!value && type == "array") value = parse_as(std::string(text) + "]", type);
-    if (!value && type == "object") value = parse_as(std::string(text) + "}", type);
-    if (!value && spelling == ConstantSpelling::json_and_python) value = read_python_constant(trimmed(text), type);
-    if (value) return compact_json(*value);
+    for (const std::string& type : tool.parameter_types.at(parameter)) {
+      auto value = parse_as(text, type);
+      if (!value && type == "array") value = parse_as(std::string(text) + "]", type);
+      if (!value && type == "object") value = parse_as(std::string(text) + "}", type);
+      if (!value && spelling == ConstantSpelling::json_and_python) value = read_python_constant(trimmed(text), type);
+      if (value) return compact_json(*value);
+    }
   }
   return "\"" + escaped_json(text) + "\"";
 }

@@ -11,8 +11,9 @@
 namespace tensorfold::text {
 
 struct OfferedTool {
-  std::string name;                                    ///< in the spelling of the request
-  std::map<std::string, std::string> parameter_types;  ///< JSON Schema's type word; parameters without one are absent
+  std::string name;  ///< in the spelling of the request
+  /// JSON Schema's type word or words; parameters without one are absent.
+  std::map<std::string, std::vector<std::string>> parameter_types;
 };
 
 class OfferedTools {
@@ -34,8 +35,9 @@ class OfferedTools {
 /// Which words count as JSON constants.
 enum class ConstantSpelling { json, json_and_python };
 
-/// A parameter's text as compact JSON: the value of the declared type if the text is one (an array or object may lack
-/// its last bracket), else a string with the text unchanged. Parameters without a single declared type are strings.
+/// A parameter's text as compact JSON: the value of the first declared type that the text is one of (an array or object
+/// may lack its last bracket), else a string with the text unchanged. Parameters that may be strings, or whose type is
+/// not declared by name, are strings.
 std::string typed_argument(const OfferedTool& tool, const std::string& parameter, std::string_view text,
                            ConstantSpelling spelling);
 

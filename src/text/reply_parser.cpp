@@ -171,7 +171,7 @@ ReplyParser::Found ReplyParser::find_marker(bool finished, bool in_reasoning) co
       if (call.match == MarkerMatch::full) return {at, call.size, true, false};
       partial = partial || call.match == MarkerMatch::partial;
       for (const std::string_view stray : stray_markers) {
-        if (has_ended_call_ && !in_reasoning && is(stray)) return {at, stray.size(), false, true};
+        if (complete_calls_ > 0 && !in_reasoning && is(stray)) return {at, stray.size(), false, true};
       }
     }
     if (partial && !finished) return {at, 0, false, false};
@@ -371,10 +371,13 @@ void ReplyParser::emit_growing() {
 }
 
 void ReplyParser::emit_calls() {
-  has_ended_call_ = true;
-  if (growing_) return;
+  if (growing_) {
+    ++complete_calls_;
+    return;
+  }
   for (const ToolCall& call : reader_->calls()) {
     if (call_count_ > 0 && !options_.parallel_tool_calls) return;
+    ++complete_calls_;
     begin_call(call.name);
     emit_arguments(call.arguments);
   }

@@ -45,8 +45,9 @@ struct ReplyOptions {
   bool starts_in_reasoning = false;
   /// False: the first complete call counts, later ones are dropped.
   bool parallel_tool_calls = true;
-  /// True: the arguments of a call in <parameter=...> tags go out as they grow. A call that is cut or broken afterwards
-  /// stays begun, its JSON unfinished. False: a call goes out whole, and a broken one is content.
+  /// True: a call's arguments go out as they grow, in every syntax where it is sure by then that this is a call. One
+  /// that is cut or broken afterwards stays begun, its JSON unfinished. False: a call goes out whole, and a broken one
+  /// is content.
   bool stream_arguments = false;
   /// True: a call that the end of the reply cuts is dropped instead of being content (it was asked for, so its markers
   /// are no text of the model's).
@@ -66,8 +67,8 @@ class ReplyParser {
   std::vector<ReplyDelta> finish();
 
   [[nodiscard]] bool in_reasoning() const { return state_ == State::reasoning_start || state_ == State::reasoning; }
-  /// Calls begun so far.
-  [[nodiscard]] std::size_t call_count() const { return call_count_; }
+  /// Calls that are complete. One that has begun and was cut or broken is none.
+  [[nodiscard]] std::size_t complete_calls() const { return complete_calls_; }
 
  private:
   enum class State { reply_start, reasoning_start, reasoning, answer_start, content };
@@ -114,8 +115,8 @@ class ReplyParser {
   std::string blanks_;  ///< white space that was not given out yet
   bool has_reasoning_ = false;
   bool has_content_ = false;
-  bool has_ended_call_ = false;
-  std::size_t call_count_ = 0;
+  std::size_t call_count_ = 0;  ///< begun
+  std::size_t complete_calls_ = 0;
   bool growing_ = false;          ///< the current call has begun
   std::size_t growing_size_ = 0;  ///< its arguments given out
   std::vector<ReplyDelta> deltas_;
