@@ -24,6 +24,7 @@ std::vector<std::string> join(ReplyParser& parser, std::string_view text, std::s
   std::vector<std::string> joined(2);
   const auto add = [&](const std::vector<ReplyDelta>& deltas) {
     for (const ReplyDelta& delta : deltas) {
+      if (delta.kind == ReplyDeltaKind::content_was_reasoning) joined[1] += "|";
       if (delta.kind == ReplyDeltaKind::tool_call_begin) joined.push_back(delta.call_name + ":");
       const bool is_call = delta.kind == ReplyDeltaKind::tool_call_arguments;
       (is_call ? joined.back() : joined[delta.kind == ReplyDeltaKind::reasoning ? 0 : 1]) += delta.text;

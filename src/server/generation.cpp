@@ -150,9 +150,11 @@ void Generation::take(int32_t token, const engine::TokenLogprobs* logprobs) {
   summary_.tokens.push_back(token);
   if (logprobs != nullptr) sink_->on_logprobs(*logprobs);
   const bool reasoning = text_.in_reasoning();
+  const bool closed_late = text_.closed_late();
   const bool is_end = std::find(plan_.end_tokens.begin(), plan_.end_tokens.end(), token) != plan_.end_tokens.end();
   if (!is_end) stopped_ = text_.push(decoder_.push(token), *sink_);
   if (reasoning) ++summary_.reasoning_tokens;
+  if (text_.closed_late() && !closed_late) summary_.reasoning_tokens = static_cast<int32_t>(summary_.tokens.size());
 }
 
 void Generation::conclude(const engine::ReplyResult& result) {

@@ -34,6 +34,8 @@ class ReplySink {
   virtual void on_begin() {}
   virtual void on_reasoning(std::string_view text) = 0;
   virtual void on_content(std::string_view text) = 0;
+  /// All content so far turns out to have been reasoning; what a stream has sent stays what it was.
+  virtual void on_content_was_reasoning() {}
   /// A call begins; `index` counts the reply's calls from 0.
   virtual void on_call(size_t index, const std::string& id, const std::string& name) = 0;
   /// More of the call's arguments, compact JSON.
@@ -46,6 +48,9 @@ class ReplySink {
   /// Bytes that wait for the client; the reply is not worded further while there are many.
   [[nodiscard]] virtual size_t backlog() const { return 0; }
 };
+
+/// `text` without white space at its ends.
+std::string_view trimmed(std::string_view text);
 
 struct CollectedCall {
   std::string id;
@@ -61,6 +66,10 @@ class CollectedReply final : public ReplySink {
 
   void on_reasoning(std::string_view text) override { reasoning += text; }
   void on_content(std::string_view text) override { content += text; }
+  void on_content_was_reasoning() override {
+    reasoning = trimmed(content);
+    content.clear();
+  }
   void on_call(size_t, const std::string& id, const std::string& name) override { calls.push_back({id, name, {}}); }
   void on_arguments(size_t index, std::string_view piece) override { calls.at(index).arguments += piece; }
   void on_logprobs(const engine::TokenLogprobs& token) override { logprobs.push_back(token); }
@@ -83,8 +92,5 @@ class CollectedReply final : public ReplySink {
  private:
   Done done_;
 };
-
-/// `text` without white space at its ends.
-std::string_view trimmed(std::string_view text);
 
 }  // namespace tensorfold::server

@@ -16,6 +16,9 @@ void report(const std::vector<text::ReplyDelta>& deltas, ReplySink& sink) {
       case text::ReplyDeltaKind::content:
         sink.on_content(delta.text);
         break;
+      case text::ReplyDeltaKind::content_was_reasoning:
+        sink.on_content_was_reasoning();
+        break;
       case text::ReplyDeltaKind::tool_call_begin:
         sink.on_call(delta.call_index, delta.call_id, delta.call_name);
         break;

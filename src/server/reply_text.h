@@ -33,6 +33,8 @@ class ReplyText {
   /// The end: everything that was held goes out.
   void finish(ReplySink& sink);
   [[nodiscard]] bool in_reasoning() const { return !plain_ && parser_.in_reasoning(); }
+  /// Whether the reply closed a reasoning block that it was not in.
+  [[nodiscard]] bool closed_late() const { return !plain_ && parser_.closed_late(); }
   [[nodiscard]] std::optional<std::string> stop_sequence() const;
   /// Calls that are complete.
   [[nodiscard]] size_t calls() const { return parser_.complete_calls(); }

@@ -99,9 +99,11 @@ void ReplyParser::run(bool finished) {
   }
   constexpr std::size_t keep_read = 4096;
   if (read_ > keep_read && !reader_) {
-    buffer_.erase(0, read_);
-    closer_search_ = closer_search_ > read_ ? closer_search_ - read_ : 0;
-    read_ = 0;
+    // The last byte that was read stays: it tells whether a marker stands in quotes.
+    const std::size_t gone = read_ - 1;
+    buffer_.erase(0, gone);
+    closer_search_ = closer_search_ > gone ? closer_search_ - gone : 0;
+    read_ = 1;
   }
 }
 
@@ -161,22 +163,25 @@ ReplyParser::Found ReplyParser::find_marker(bool finished, bool in_reasoning) co
     };
     if (in_reasoning) {
       const std::string_view closer = closing_marker(format_.reasoning);
-      if (is(closer)) return {at, closer.size(), false, false};
+      if (is(closer)) return {at, closer.size(), false, false, false};
     } else if (format_.reasoning == ReasoningMarkers::channel) {
       const std::string_view opener = opening_marker(format_.reasoning);
-      if (is(opener)) return {at, opener.size(), false, false};
+      if (is(opener)) return {at, opener.size(), false, false, false};
+    } else if (may_close_late(at)) {
+      const std::string_view closer = closing_marker(format_.reasoning);
+      if (is(closer)) return {at, closer.size(), false, false, true};
     }
     if (!tools_.empty()) {
       const CallMarker call = match_call_marker(rest);
-      if (call.match == MarkerMatch::full) return {at, call.size, true, false};
+      if (call.match == MarkerMatch::full) return {at, call.size, true, false, false};
       partial = partial || call.match == MarkerMatch::partial;
       for (const std::string_view stray : stray_markers) {
-        if (complete_calls_ > 0 && !in_reasoning && is(stray)) return {at, stray.size(), false, true};
+        if (complete_calls_ > 0 && !in_reasoning && is(stray)) return {at, stray.size(), false, true, false};
       }
     }
-    if (partial && !finished) return {at, 0, false, false};
+    if (partial && !finished) return {at, 0, false, false, false};
   }
-  return {text.size(), 0, false, false};
+  return {text.size(), 0, false, false, false};
 }
 
 bool ReplyParser::step_reasoning(bool finished) {
@@ -201,6 +206,24 @@ void ReplyParser::end_reasoning(std::size_t position, std::size_t marker_size) {
   blanks_.clear();
   drops_newlines_ = true;
   state_ = has_content_ || call_count_ > 0 ? State::content : State::answer_start;
+}
+
+/// A reply whose prompt closed the block, or never opened it, may reason all the same and then close what nobody
+/// opened. A marker in quotes is spoken of.
+bool ReplyParser::may_close_late(std::size_t position) const {
+  if (format_.reasoning != ReasoningMarkers::think || options_.starts_in_reasoning || closed_late_) return false;
+  if (has_reasoning_ || call_count_ > 0) return false;
+  const std::size_t at = read_ + position;
+  return at == 0 || std::string_view("`\"'").find(buffer_[at - 1]) == std::string_view::npos;
+}
+
+void ReplyParser::close_late(std::size_t position, std::size_t marker_size) {
+  closed_late_ = true;
+  has_content_ = false;
+  ReplyDelta delta;
+  delta.kind = ReplyDeltaKind::content_was_reasoning;
+  deltas_.push_back(std::move(delta));
+  end_reasoning(position, marker_size);
 }
 
 /// A call inside reasoning: a mention if the reasoning is closed later, a call if the reply ends without that.
@@ -267,6 +290,10 @@ bool ReplyParser::step_content(bool finished) {
   }
   const Found found = find_marker(finished, false);
   emit_content(unread().substr(0, found.position));
+  if (found.is_late_closer) {
+    close_late(found.position, found.size);
+    return true;
+  }
   read_ += found.position;
   if (found.size == 0) return false;
   if (found.is_call) {

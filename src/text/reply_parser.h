@@ -30,7 +30,15 @@ ReplyFormat detect_reply_format(std::string_view template_source, std::string_vi
 /// Whether a rendered prompt ends inside a reasoning block, so that the reply starts there.
 bool prompt_opens_reasoning(const ReplyFormat& format, std::string_view prompt);
 
-enum class ReplyDeltaKind { reasoning, content, tool_call_begin, tool_call_arguments };
+enum class ReplyDeltaKind {
+  reasoning,
+  content,
+  tool_call_begin,
+  tool_call_arguments,
+  /// The reply closes a reasoning block that nobody opened: the content until here was reasoning. Comes at most once,
+  /// for those who can still take it back; no text.
+  content_was_reasoning,
+};
 
 struct ReplyDelta {
   ReplyDeltaKind kind = ReplyDeltaKind::content;
@@ -67,6 +75,8 @@ class ReplyParser {
   std::vector<ReplyDelta> finish();
 
   [[nodiscard]] bool in_reasoning() const { return state_ == State::reasoning_start || state_ == State::reasoning; }
+  /// Whether content_was_reasoning was given out.
+  [[nodiscard]] bool closed_late() const { return closed_late_; }
   /// Calls that are complete. One that has begun and was cut or broken is none.
   [[nodiscard]] std::size_t complete_calls() const { return complete_calls_; }
 
@@ -88,8 +98,11 @@ class ReplyParser {
     std::size_t position = 0;
     std::size_t size = 0;  ///< of the marker; 0 if there is none
     bool is_call = false;
-    bool is_stray = false;  ///< a marker to drop
+    bool is_stray = false;        ///< a marker to drop
+    bool is_late_closer = false;  ///< closes reasoning that was taken for content
   };
+  [[nodiscard]] bool may_close_late(std::size_t position) const;
+  void close_late(std::size_t position, std::size_t marker_size);
   [[nodiscard]] Found find_marker(bool finished, bool in_reasoning) const;
 
   [[nodiscard]] std::string_view unread() const { return std::string_view(buffer_).substr(read_); }
@@ -115,6 +128,7 @@ class ReplyParser {
   std::string blanks_;  ///< white space that was not given out yet
   bool has_reasoning_ = false;
   bool has_content_ = false;
+  bool closed_late_ = false;
   std::size_t call_count_ = 0;  ///< begun
   std::size_t complete_calls_ = 0;
   bool growing_ = false;          ///< the current call has begun

@@ -6,6 +6,7 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <utility>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -50,6 +51,9 @@ void join(Reply& reply, const std::vector<ReplyDelta>& deltas) {
         break;
       case ReplyDeltaKind::content:
         reply.content += delta.text;
+        break;
+      case ReplyDeltaKind::content_was_reasoning:
+        reply.reasoning = std::exchange(reply.content, {});
         break;
       case ReplyDeltaKind::tool_call_begin:
         EXPECT_EQ(delta.call_index, reply.calls.size());
@@ -324,6 +328,23 @@ TEST(ReplyParser, AReplyMayOpenItsReasoningItself) {
   EXPECT_EQ(reply.content, "answer");
 }
 
+TEST(ReplyParser, ABlockThatNobodyOpenedMayBeClosed) {
+  const auto parse = [](const std::string& text, OfferedTools tools) {
+    const Reply whole = parse_pieces(ReplyParser({ReasoningMarkers::think}, tools), {text});
+    EXPECT_EQ(parse_pieces(ReplyParser({ReasoningMarkers::think}, tools), bytes_of(text)), whole) << text;
+    return whole;
+  };
+  for (const OfferedTools& tools : {OfferedTools(), write_file_tool()}) {
+    EXPECT_EQ(parse("r1</think>A", tools), (Reply{"r1", "A", {}}));
+    EXPECT_EQ(parse("</think>\n\nA", tools), (Reply{"", "A", {}}));
+    EXPECT_EQ(parse("r1</think>A</think>B", tools), (Reply{"r1", "A</think>B", {}}));
+    EXPECT_EQ(parse("The tag `</think>` ends it", tools), (Reply{"", "The tag `</think>` ends it", {}}));
+    EXPECT_EQ(parse("<think>r</think>A </think> B", tools), (Reply{"r", "A </think> B", {}}));
+  }
+  const Reply call = parse("r1 </think>{\"name\": \"write_file\", \"arguments\": {}}", write_file_tool());
+  EXPECT_EQ(call.calls, (std::vector<ToolCall>{{"write_file", "{}"}}));
+}
+
 TEST(ReplyParser, ACallCutWhileItGrowsStaysUnfinished) {
   ReplyOptions options;
   options.stream_arguments = true;
@@ -386,6 +407,7 @@ TEST(ReplyParser, RandomRepliesAreTheSameInEveryCut) {
                                           "```",
                                           "<",
                                           "<parameter=lines>",
+                                          "`",
                                           "\r\n"};
   std::mt19937 random(std::random_device{}());
   for (int round = 0; round < 1500; ++round) {
