@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -57,6 +58,11 @@ struct Outgoing {
   Clock::time_point last_write;
   std::function<void()> left;
   std::function<void()> drained;
+  int socket = -1;  // valid while not `gone`
+
+  /// Hands the system as much of `bytes` as it takes at once when nothing is queued before them; the rest is queued.
+  /// With the mutex held. True when there is something for the connection to do.
+  bool send_or_queue(std::string_view bytes);
 };
 
 /// One client. Every member function but wake() runs on the server's thread.

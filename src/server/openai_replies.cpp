@@ -11,15 +11,19 @@ Json Heading::with(Json choices) const {
   return {{"id", id}, {"object", object}, {"created", created}, {"model", model}, {"choices", std::move(choices)}};
 }
 
+std::string Heading::opening() const {
+  std::string text = dump(with(Json::array()));
+  text.resize(text.size() - 2);  // "]}"
+  return text;
+}
+
 void StreamedReplies::begin() {
   const std::lock_guard lock(mutex_);
   if (!std::exchange(begun_, true)) begin_events(*exchange_);
 }
 
-void StreamedReplies::send(Json choice) {
-  Json choices = Json::array();
-  choices.push_back(std::move(choice));
-  exchange_->write(sse(heading_.with(std::move(choices))));
+void StreamedReplies::send(const Json& choice) {
+  exchange_->write("data: " + chunk_opening_ + dump(choice) + "]}\n\n");
 }
 
 void StreamedReplies::end(Json choice, const ReplySummary& summary) {

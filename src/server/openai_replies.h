@@ -23,6 +23,8 @@ struct Heading {
   int64_t created = 0;
   std::string model;
   [[nodiscard]] Json with(Json choices) const;
+  /// The text of with() up to the first choice.
+  [[nodiscard]] std::string opening() const;
 };
 
 /// An event stream: chunks, the finish of each choice, usage, [DONE]. Thread-safe.
@@ -32,11 +34,12 @@ class StreamedReplies {
       : exchange_(std::move(exchange)),
         checked_(std::move(checked)),
         heading_(std::move(heading)),
+        chunk_opening_(heading_.opening()),
         waiting_(static_cast<size_t>(checked_.fields.choices)) {}
 
   /// Sends the head once.
   void begin();
-  void send(Json choice);
+  void send(const Json& choice);
   /// `choice`: the last chunk's, with the finish reason.
   void end(Json choice, const ReplySummary& summary);
   void failure(const ApiError& error);
@@ -46,6 +49,7 @@ class StreamedReplies {
   std::shared_ptr<Exchange> exchange_;
   CheckedRequest checked_;
   Heading heading_;
+  std::string chunk_opening_;  // worded once: a stream repeats it with every token
   std::mutex mutex_;
   size_t waiting_;
   bool begun_ = false;

@@ -78,17 +78,18 @@ class AnsweringExchange final : public Exchange {
 /// Notices an engine that has work and does none of it. Looked at by each poll of /health, on one thread.
 class ProgressWatch {
  public:
-  /// True when nothing moved for `patience` while requests ran or waited.
+  explicit ProgressWatch(std::chrono::milliseconds patience) : patience_(patience) {}
+  /// True when nothing moved for the patience while requests ran or waited.
   bool stalled(const engine::EngineStatus& status) {
     const uint64_t work = status.rounds + status.prompt_tokens + status.reply_tokens;
     const auto now = std::chrono::steady_clock::now();
     if (status.running + status.waiting == 0 || work != work_) changed_ = now;
     work_ = work;
-    return now - changed_ > patience;
+    return now - changed_ > patience_;
   }
 
  private:
-  static constexpr std::chrono::minutes patience{5};  // a long prompt's chunk on a small machine takes its time
+  std::chrono::milliseconds patience_;
   uint64_t work_ = 0;
   std::chrono::steady_clock::time_point changed_ = std::chrono::steady_clock::now();
 };
@@ -286,7 +287,7 @@ class Server::Implementation {
   ServerOptions options_;
   ApiKeys keys_;
   std::atomic<bool> stopping_{false};
-  ProgressWatch progress_;
+  ProgressWatch progress_{options_.stall_patience};
   ResponseStore responses_;
   Service service_;
   HttpServer http_;

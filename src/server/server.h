@@ -21,6 +21,9 @@ struct ServerOptions {
   std::string key_file;
   bool metrics_open = false;      ///< metrics without a key
   std::vector<std::string> cors;  ///< allowed origins; "*" allows all; empty: CORS is off
+  /// /health says "stalled" when there is work and nothing moved for so long; a long prompt's chunk on a small machine
+  /// takes its time.
+  std::chrono::milliseconds stall_patience = std::chrono::minutes(5);
 };
 
 class Server {

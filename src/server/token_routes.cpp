@@ -14,7 +14,8 @@ void handle_models(Service& service, const std::shared_ptr<Exchange>& exchange) 
                             {"object", "model"},
                             {"created", started},
                             {"owned_by", "tensorfold"},
-                            {"max_model_len", service.context()}});
+                            {"max_model_len", service.context()},
+                            {"context_length", service.context()}});
   }
   HttpReply reply;
   reply.body = dump(body);

@@ -26,8 +26,10 @@ inline const text::Tokenizer& demo_tokenizer() {
 /// A server whose every reply is `text`, then the end of the turn.
 class Api {
  public:
-  explicit Api(std::string text, size_t tokens_a_round = 1, ServerOptions options = {}, int32_t context = 4096)
-      : renderer_(demo_tokenizer(), testing::project_path("models/demo").string()),
+  /// `templates`: the folder of another chat template than the demonstration model's.
+  explicit Api(std::string text, size_t tokens_a_round = 1, ServerOptions options = {}, int32_t context = 4096,
+               const std::string& templates = testing::project_path("models/demo").string())
+      : renderer_(demo_tokenizer(), templates),
         engine_(
             [this](const engine::Request& request) {
               Script script = script_;

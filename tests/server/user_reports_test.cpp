@@ -141,6 +141,20 @@ TEST(UserReports, TheTemplateOpensTheThinkBlock) {
   }
 }
 
+TEST(UserReports, AThinkBlockIsClosedThoughThinkingIsOff) {
+  for (const size_t tokens : rounds) {
+    Api api("r1</think>A", tokens);
+    const Json reply = api.chat(no_thinking());
+    EXPECT_EQ(reply["choices"][0]["message"]["reasoning_content"], "r1");
+    EXPECT_EQ(reply["choices"][0]["message"]["content"], "A");
+    EXPECT_GT(reply["usage"]["completion_tokens_details"]["reasoning_tokens"], 1);
+    // A stream has sent r1 before anyone could know; the marker itself never shows.
+    std::string content;
+    for (const Json& delta : stream(api, no_thinking()).deltas) content += delta.value("content", "");
+    EXPECT_EQ(content, "r1A");
+  }
+}
+
 TEST(UserReports, MarkupInsideTheThinkBlockIsNoCall) {
   const std::string first = R"(<tool_call>{"name":"f","arguments":{"x":1}}</tool_call>)";
   const std::string second = R"(<tool_call>{"name":"f","arguments":{"x":2}}</tool_call>)";
@@ -205,13 +219,18 @@ TEST(UserReports, ParametersAreTypedByTheirSchema) {
     EXPECT_EQ(message["tool_calls"].size(), 1U);
     return Json::parse(message["tool_calls"][0]["function"]["arguments"].get<std::string>());
   };
-  const Json typed = arguments({{"zip", "02134"}, {"o", R"({"k": null})"}, {"any", "7"}});
-  EXPECT_EQ(typed["zip"], "02134");
-  EXPECT_EQ(typed["o"], Json({{"k", nullptr}}));
-  EXPECT_EQ(typed["any"], "7");
+  const Json typed = arguments({{"zip", "02134"}, {"b", "False"}, {"o", R"({"k": null})"}, {"any", "7"}});
+  EXPECT_EQ(typed, Json({{"zip", "02134"}, {"b", false}, {"o", {{"k", nullptr}}}, {"any", "7"}}));
+  EXPECT_EQ(arguments({{"b", "None"}})["b"], nullptr);
+  EXPECT_EQ(arguments({{"b", "maybe"}})["b"], "maybe");
+  EXPECT_EQ(arguments({{"o", R"({"k": [1})"}})["o"], R"({"k": [1})") << "two brackets short";
+  EXPECT_EQ(arguments({{"o", R"({"k": [1])"}})["o"], Json({{"k", {1}}})) << "one bracket short";
   EXPECT_EQ(arguments({{"n", "5"}})["n"], 5);
   EXPECT_EQ(arguments({{"zip", "1e5"}})["zip"], "1e5");
   EXPECT_EQ(arguments({{"n", "2026-01-15"}})["n"], "2026-01-15") << "the raw text, never a dropped call";
+  // The recorded vectors of the reference keep these two as text.
+  EXPECT_EQ(arguments({{"n", "5.0"}})["n"], "5.0");
+  EXPECT_EQ(arguments({{"o", "{'k': None}"}})["o"], "{'k': None}");
 }
 
 TEST(UserReports, ReplayedCallsRenderWhateverTheirArgumentsAre) {
