@@ -337,6 +337,11 @@ backend::CacheSize size_for(int32_t page_tokens, int32_t longest, int32_t window
           .window_rows = window_rows};
 }
 
+bool has_enough(const FuzzReport& report, uint64_t rows, bool has_states) {
+  return report.compared_rows >= rows && report.compared_pages >= rows / 5 &&
+         (!has_states || report.compared_states >= rows / 5) && report.untouched().empty();
+}
+
 }  // namespace
 
 std::vector<std::string> FuzzReport::untouched() const {
@@ -372,10 +377,14 @@ FuzzReport fuzz_schedules(const FuzzFactory& make, const FuzzOptions& options) {
     const auto share = std::chrono::duration<double>(options.seconds / static_cast<double>(options.worlds.size()));
     const auto start = Clock::now();
     const bool last = w + 1 == options.worlds.size();
-    // On a busy machine the last world takes up to eight times its share to meet every situation.
+    const bool has_states = std::ranges::any_of(subject.model->cache_layout().entries, [](const auto& entry) {
+      return std::holds_alternative<backend::StateEntry>(entry);
+    });
+    const auto patience =
+        options.patience_seconds > 0 ? std::chrono::duration<double>(options.patience_seconds) : 8 * share;
     const auto goes_on = [&] {
       const auto spent = Clock::now() - start;
-      return spent < share || (last && spent < 8 * share && !report.untouched().empty());
+      return spent < share || (last && spent < patience && !has_enough(report, options.enough, has_states));
     };
     for (size_t turn = 0; goes_on(); ++turn) {
       const int32_t page_tokens = turn % 2 == 1 ? page_sizes[random() % 4] : reference_page;

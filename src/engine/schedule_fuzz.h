@@ -30,6 +30,10 @@ struct FuzzWorld {
 struct FuzzOptions {
   /// Time for schedules; the reference run comes on top, and more time where a situation was not met.
   double seconds = 20.0;
+  /// The last world goes on for so long where a situation was not met or too little was compared (a busy machine, a
+  /// sanitizer's build); 0 is eight times its share of `seconds`.
+  double patience_seconds = 0;
+  uint64_t enough = 0;  ///< logit rows to compare, and a fifth of it in states (where the model has any) and in pages
   uint64_t seed = 1;
   /// One subject is made for each; the first also makes the reference.
   std::vector<FuzzWorld> worlds = {{.threads = 1, .simd = ""}, {.threads = 2, .simd = ""}};

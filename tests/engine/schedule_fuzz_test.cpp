@@ -15,12 +15,15 @@ FuzzFactory factory(const std::string& directory, bool break_order = false) {
   };
 }
 
+constexpr double patience = 600;  // seconds: a sanitizer's build on a busy machine is many times slower
+constexpr uint64_t enough = 501;
+
 void expect_pass(const FuzzReport& report, bool has_states = true) {
   for (const std::string& line : report.first_mismatches) ADD_FAILURE() << line;
   for (const std::string& name : report.untouched()) ADD_FAILURE() << "never met: " << name;
-  EXPECT_GT(report.compared_rows, 500U);
-  EXPECT_EQ(report.compared_states > 100U, has_states);
-  EXPECT_GT(report.compared_pages, 100U);
+  EXPECT_GE(report.compared_rows, enough);
+  EXPECT_EQ(report.compared_states >= enough / 5, has_states);
+  EXPECT_GE(report.compared_pages, enough / 5);
 }
 
 struct GoldenFamily {
@@ -32,7 +35,8 @@ class GoldenCheckpoint : public ::testing::TestWithParam<GoldenFamily> {};
 
 TEST_P(GoldenCheckpoint, KeepsTheLaw) {
   const std::string directory = std::string("tests/golden/") + GetParam().name + "/mlx4";
-  expect_pass(fuzz_schedules(factory(directory), {.seconds = 6.0, .seed = 1}), GetParam().has_states);
+  const FuzzOptions options{.seconds = 6.0, .patience_seconds = patience, .enough = enough, .seed = 1};
+  expect_pass(fuzz_schedules(factory(directory), options), GetParam().has_states);
 }
 
 INSTANTIATE_TEST_SUITE_P(ScheduleFuzz, GoldenCheckpoint,
@@ -42,7 +46,7 @@ INSTANTIATE_TEST_SUITE_P(ScheduleFuzz, GoldenCheckpoint,
                          [](const auto& family) { return std::string(family.param.name); });
 
 TEST(ScheduleFuzz, DemonstrationModelKeepsTheLaw) {
-  FuzzOptions options{.seconds = 12.0, .seed = 2};
+  FuzzOptions options{.seconds = 12.0, .patience_seconds = patience, .enough = enough, .seed = 2};
   options.worlds = {{.threads = 1, .simd = ""}, {.threads = 2, .simd = "portable"}, {.threads = 3, .simd = ""}};
   expect_pass(fuzz_schedules(factory("models/demo"), options));
 }
