@@ -5,25 +5,28 @@
 #include <cuda_bf16.h>
 
 #include "backend/cuda/attention.h"
+#include "backend/cuda/key_place.cuh"
 
 namespace tensorfold::backend::cuda {
 
 constexpr int kMostHeadDim = 256;
 
-__device__ inline uint16_t* key_row(const PlanView& plan, const AttentionArguments& a, int row) {
+/// Where a row's keys and values go.
+__device__ inline KeyPlace key_row(const PlanView& plan, const AttentionArguments& a, int row) {
   const DeviceSequence& sequence = plan.sequences()[plan.owner()[row]];
   const int record = plan.records()[row];
-  if (record >= 0) return a.window_keys + record * a.width;
+  if (record >= 0) return record_place(a.window_keys, record, a.width);
   const int position = plan.positions()[row];
   const int64_t page = plan.pages()[sequence.first_page + position / a.page_tokens];
-  return a.pages + (page * a.page_tokens + position % a.page_tokens) * a.width;
+  return page_place(a.pages, page, position % a.page_tokens, a.page_tokens, a.width);
 }
 
-/// One warp: norm and rotation of one head's vector of 32 PerLane values, one rounding to bf16 at the end. `values`:
-/// 2 kMostHeadDim floats of shared memory of this warp.
+/// One warp: norm and rotation of one head's vector of 32 PerLane values, one rounding to bf16 at the end; it becomes
+/// the chunks of `to` from `first_chunk`. `values`: 2 kMostHeadDim floats of shared memory of this warp.
 template <int PerLane>
 __device__ inline void write_head_of(const AttentionArguments& a, const Activation& from, int row, int column,
-                                     const float* norm, int position, float* values, uint16_t* to, int lane) {
+                                     const float* norm, int position, float* values, const KeyPlace& to,
+                                     int64_t first_chunk, int lane) {
   float own[PerLane];
 #pragma unroll
   for (int i = 0; i < PerLane; ++i) own[i] = from.get(row, column + lane * PerLane + i);
@@ -46,6 +49,7 @@ __device__ inline void write_head_of(const AttentionArguments& a, const Activati
 #pragma unroll
   for (int i = 0; i < PerLane; ++i) values[lane * PerLane + i] = own[i];
   __syncwarp();
+  alignas(16) __nv_bfloat162 pairs[PerLane / 2];
 #pragma unroll
   for (int i = 0; i < PerLane; ++i) {
     const int at = lane * PerLane + i;
@@ -57,17 +61,60 @@ __device__ inline void write_head_of(const AttentionArguments& a, const Activati
       const float2 turn = turns[pair];
       value = is_first ? value * turn.y - other * turn.x : value * turn.y + other * turn.x;
     }
-    to[at] = __bfloat16_as_ushort(__float2bfloat16_rn(value));
+    if (i % 2 == 0)
+      pairs[i / 2].x = __float2bfloat16_rn(value);
+    else
+      pairs[i / 2].y = __float2bfloat16_rn(value);
   }
+  uint16_t* const at = to.chunk(first_chunk + lane * PerLane / 8) + lane * PerLane % 8;
+  if constexpr (PerLane == 8)
+    *reinterpret_cast<uint4*>(at) = *reinterpret_cast<const uint4*>(pairs);
+  else
+    *reinterpret_cast<uint2*>(at) = *reinterpret_cast<const uint2*>(pairs);
   __syncwarp();
 }
 
 __device__ inline void write_head(const AttentionArguments& a, const Activation& from, int row, int column,
-                                  const float* norm, int position, float* values, uint16_t* to, int lane) {
+                                  const float* norm, int position, float* values, const KeyPlace& to,
+                                  int64_t first_chunk, int lane) {
   if (a.head_dim == 256)
-    write_head_of<8>(a, from, row, column, norm, position, values, to, lane);
+    write_head_of<8>(a, from, row, column, norm, position, values, to, first_chunk, lane);
   else
-    write_head_of<4>(a, from, row, column, norm, position, values, to, lane);
+    write_head_of<4>(a, from, row, column, norm, position, values, to, first_chunk, lane);
+}
+
+/// One warp: a head's values, as they are.
+__device__ inline void write_value_head(const AttentionArguments& a, int row, int column, const KeyPlace& to,
+                                        int64_t first_chunk, int lane) {
+  for (int chunk = lane; chunk < a.head_dim / 8; chunk += 32) {
+    alignas(16) __nv_bfloat162 pairs[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      pairs[i] = __floats2bfloat162_rn(a.value.get(row, column + chunk * 8 + i * 2),
+                                       a.value.get(row, column + chunk * 8 + i * 2 + 1));
+    *reinterpret_cast<uint4*>(to.chunk(first_chunk + chunk)) = *reinterpret_cast<const uint4*>(pairs);
+  }
+}
+
+/// One warp: what one of a row's heads becomes before attention: a query of the workspace, a key or a value of the
+/// cache; `head` counts the queries (if there are any), then the keys, then the values.
+__device__ inline void prepare_head(const PlanView& plan, const AttentionArguments& a, int row, int head, float* values,
+                                    int lane) {
+  const int position = plan.positions()[row];
+  const int queries = a.query.data != nullptr ? a.heads : 0;
+  if (head < queries) {
+    const KeyPlace to{a.queries + (static_cast<int64_t>(row) * a.heads + head) * a.head_dim, kGroupColumns, 0};
+    write_head(a, a.query, row, head * a.head_dim * (a.gated != 0 ? 2 : 1), a.query_norm, position, values, to, 0,
+               lane);
+    return;
+  }
+  head -= queries;
+  const KeyPlace to = key_row(plan, a, row);
+  const int64_t first_chunk = static_cast<int64_t>(head) * a.head_dim / 8;
+  if (head < a.kv_heads)
+    write_head(a, a.key, row, head * a.head_dim, a.key_norm, position, values, to, first_chunk, lane);
+  else
+    write_value_head(a, row, (head - a.kv_heads) * a.head_dim, to, first_chunk, lane);
 }
 
 /// Value `at` of one (row, head): its partial results merged in order, and the output gate.

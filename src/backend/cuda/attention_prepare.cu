@@ -15,28 +15,10 @@ __global__ void prepare_kernel(PlanView plan, const __grid_constant__ AttentionA
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int row = static_cast<int>(blockIdx.x);
   const bool exists = row < plan.header().rows;
-  const int queries = a.query.data != nullptr ? a.heads : 0;
-  int head = static_cast<int>(blockIdx.y) * kWarps + warp;
-  const int position = exists ? plan.positions()[row] : 0;
-  uint16_t* keys = exists ? key_row(plan, a, row) : nullptr;
+  const int heads = (a.query.data != nullptr ? a.heads : 0) + 2 * a.kv_heads;
+  const int head = static_cast<int>(blockIdx.y) * kWarps + warp;
   wait_for_previous_kernels();
-  if (!exists) return;
-  if (head < queries) {
-    const int column = head * a.head_dim * (a.gated != 0 ? 2 : 1);
-    write_head(a, a.query, row, column, a.query_norm, position, values[warp],
-               a.queries + (static_cast<int64_t>(row) * a.heads + head) * a.head_dim, lane);
-    return;
-  }
-  head -= queries;
-  if (head >= 2 * a.kv_heads) return;
-  uint16_t* to = keys + static_cast<int64_t>(head) * a.head_dim;
-  if (head < a.kv_heads) {
-    write_head(a, a.key, row, head * a.head_dim, a.key_norm, position, values[warp], to, lane);
-  } else {
-    const int column = (head - a.kv_heads) * a.head_dim;
-    for (int i = lane; i < a.head_dim; i += 32)
-      to[i] = __bfloat16_as_ushort(__float2bfloat16_rn(a.value.get(row, column + i)));
-  }
+  if (exists && head < heads) prepare_head(plan, a, row, head, values[warp], lane);
 }
 
 __global__ void merge_kernel(PlanView plan, int first_row, const __grid_constant__ AttentionArguments a) {

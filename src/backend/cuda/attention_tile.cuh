@@ -4,8 +4,7 @@
 // D/8 w.. for all pairs. The scores pass through shared memory; four threads a pair keep its running m and l.
 #pragma once
 
-#include "backend/cuda/async_copy.cuh"
-#include "backend/cuda/attention.h"
+#include "backend/cuda/attention_block.cuh"
 #include "backend/cuda/matrix_unit.cuh"
 
 namespace tensorfold::backend::cuda {
@@ -23,65 +22,21 @@ struct Layout {
   static constexpr int scores = values + kTileKeys * row_bytes;
   static constexpr int weights = scores + ItemTiles * 16 * kScoreStride * 4;
   static constexpr int decays = weights + ItemTiles * 16 * kWeightStride * 2;
-  static constexpr int pointers = decays + ItemTiles * 16 * 4;
-  static constexpr int bytes = pointers + kPartitionKeys * 8;
+  static constexpr int places = decays + ItemTiles * 16 * 4;
+  static constexpr int bytes = places + kPartitionKeys * 8;
 };
-
-__device__ inline void copy_or_clear(uint32_t to, const void* from, bool present) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(present ? 16 : 0) : "memory");
-}
-__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int Pending>
-__device__ inline void wait_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
-}
-
-/// What a block needs to know of its item.
-struct Block {
-  AttentionItem item;
-  DeviceSequence sequence;
-  int first_key = 0;  ///< keys that some row of the block sees: [first_key, end_key)
-  int end_key = 0;
-};
-
-__device__ inline Block read_block(const PlanView& plan, const AttentionArguments& a, int index) {
-  Block block;
-  block.item = plan.items(a.kind)[index];
-  block.sequence = plan.sequences()[plan.owner()[block.item.first_row]];
-  const int first = plan.positions()[block.item.first_row];
-  const int last = plan.positions()[block.item.first_row + block.item.rows - 1];
-  const int begin = a.window > 0 && first - a.window + 1 > 0 ? first - a.window + 1 : 0;
-  const int end = a.bidirectional != 0 ? block.sequence.committed + block.sequence.row_count : last + 1;
-  block.first_key = begin > block.item.partition * kPartitionKeys ? begin : block.item.partition * kPartitionKeys;
-  const int partition_end = (block.item.partition + 1) * kPartitionKeys;
-  block.end_key = end < partition_end ? end : partition_end;
-  return block;
-}
-
-/// Where the key at `position` lies, null if no row of the block sees it.
-__device__ inline const uint16_t* find_key(const PlanView& plan, const AttentionArguments& a, const Block& block,
-                                           int position) {
-  if (position < block.first_key || position >= block.end_key) return nullptr;
-  const int depth = position - block.sequence.committed;
-  if (depth >= 0 && block.sequence.keep_all == 0) {
-    const int row = block.item.path >= 0 ? plan.paths()[block.item.path + depth] : block.sequence.first_row + depth;
-    return a.window_keys + plan.records()[row] * a.width;
-  }
-  const int64_t page = plan.pages()[block.sequence.first_page + position / a.page_tokens];
-  return a.pages + (page * a.page_tokens + position % a.page_tokens) * a.width;
-}
 
 template <int HeadDim>
-__device__ inline void load_tile(uint32_t to, const uint16_t* const* pointers, int64_t column) {
+__device__ inline void load_tile(uint32_t to, const PackedPlace* places, int page_tokens, int64_t first_chunk) {
   constexpr int chunks = HeadDim / 8;
   for (int i = static_cast<int>(threadIdx.x); i < kTileKeys * chunks; i += kAttentionThreads) {
     const int key = i / chunks;
     const int chunk = i % chunks;
-    const uint16_t* from = pointers[key];
-    copy_or_clear(
-        to + static_cast<uint32_t>(key * (HeadDim + 8) * 2 + chunk * 16),
-        from != nullptr ? static_cast<const void*>(from + column + chunk * 8) : static_cast<const void*>(pointers),
-        from != nullptr);
+    const KeyPlace from = places[key].place(page_tokens);
+    copy_or_clear(to + static_cast<uint32_t>(key * (HeadDim + 8) * 2 + chunk * 16),
+                  from.at != nullptr ? static_cast<const void*>(from.chunk(first_chunk + chunk))
+                                     : static_cast<const void*>(places),
+                  from.at != nullptr);
   }
 }
 
@@ -205,14 +160,14 @@ __device__ inline void attend_unit(const PlanView& plan, const AttentionArgument
   const Block block = read_block(plan, a, item);
   const int pairs = min(block.item.rows * group - first_pair, ItemTiles * 16);
   const int tiles = (pairs + 15) / 16;
-  auto* pointers = reinterpret_cast<const uint16_t**>(memory + L::pointers);
+  auto* places = reinterpret_cast<PackedPlace*>(memory + L::places);
   auto* scores = reinterpret_cast<float*>(memory + L::scores);
   auto* weights = reinterpret_cast<__nv_bfloat16*>(memory + L::weights);
   auto* decays = reinterpret_cast<float*>(memory + L::decays);
   const uint32_t base = shared_address(memory);
   const int partition_at = block.item.partition * kPartitionKeys;
   for (int i = thread; i < kPartitionKeys; i += kAttentionThreads)
-    pointers[i] = find_key(plan, a, block, partition_at + i);
+    places[i] = PackedPlace::of(find_key(plan, a, block, partition_at + i));
   wait();
   for (int i = thread; i < tiles * 16 * (HeadDim / 8); i += kAttentionThreads) {
     const int pair = i / (HeadDim / 8);
@@ -224,13 +179,13 @@ __device__ inline void attend_unit(const PlanView& plan, const AttentionArgument
                   pair < pairs ? from : a.queries, pair < pairs);
   }
   sync();
-  const int64_t key_column = static_cast<int64_t>(kv_head) * HeadDim;
-  const int64_t value_column = static_cast<int64_t>(a.kv_heads + kv_head) * HeadDim;
+  const int64_t key_chunk = static_cast<int64_t>(kv_head) * HeadDim / 8;
+  const int64_t value_chunk = static_cast<int64_t>(a.kv_heads + kv_head) * HeadDim / 8;
   const int first_tile = (block.first_key - partition_at) / kTileKeys;
   const int end_tile = (block.end_key - partition_at + kTileKeys - 1) / kTileKeys;
-  load_tile<HeadDim>(base + L::keys, pointers + first_tile * kTileKeys, key_column);
+  load_tile<HeadDim>(base + L::keys, places + first_tile * kTileKeys, a.page_tokens, key_chunk);
   commit_copies();
-  load_tile<HeadDim>(base + L::values, pointers + first_tile * kTileKeys, value_column);
+  load_tile<HeadDim>(base + L::values, places + first_tile * kTileKeys, a.page_tokens, value_chunk);
   commit_copies();
 
   Running run;
@@ -246,7 +201,8 @@ __device__ inline void attend_unit(const PlanView& plan, const AttentionArgument
     sync();
     score_tile<HeadDim, ItemTiles>(base + L::queries, base + L::keys, scores, a.scale, tiles, warp, lane);
     sync();
-    if (tile + 1 < end_tile) load_tile<HeadDim>(base + L::keys, pointers + (tile + 1) * kTileKeys, key_column);
+    if (tile + 1 < end_tile)
+      load_tile<HeadDim>(base + L::keys, places + (tile + 1) * kTileKeys, a.page_tokens, key_chunk);
     commit_copies();
     if (pair < ItemTiles * 16)
       weigh_tile(run, scores + pair * kScoreStride, weights + pair * kWeightStride, decays + pair,
@@ -255,7 +211,8 @@ __device__ inline void attend_unit(const PlanView& plan, const AttentionArgument
     sync();
     output_tile<HeadDim, ItemTiles>(out, base + L::weights, base + L::values, decays, tiles, warp, lane);
     sync();
-    if (tile + 1 < end_tile) load_tile<HeadDim>(base + L::values, pointers + (tile + 1) * kTileKeys, value_column);
+    if (tile + 1 < end_tile)
+      load_tile<HeadDim>(base + L::values, places + (tile + 1) * kTileKeys, a.page_tokens, value_chunk);
     commit_copies();
   }
 

@@ -145,21 +145,29 @@ void CudaBackend::write_state(Cache& cache, int32_t slot, std::span<const std::b
 
 void CudaBackend::read_page(const Cache& cache, int32_t page, std::span<std::byte> out) {
   check(static_cast<int64_t>(out.size()) == cache.page_bytes(), "room for a whole page");
-  size_t done = 0;
-  for_each_page_piece(cuda_cache(cache), page, [&](void* at, size_t bytes) {
-    cuda_check(cudaMemcpyAsync(out.data() + done, at, bytes, cudaMemcpyDeviceToHost, stream_), "read a page");
-    done += bytes;
-  });
+  check(page >= 0 && page < cache.size().pages, "a page of the cache");
+  auto* const rows = transfer_.get<uint16_t>(out.size() / 2);
+  auto* to = rows;
+  for (const auto& paged : cuda_cache(cache).all_paged()) {
+    if (!paged) continue;
+    launch_read_page(paged->pages.data(), page, cache.size().page_tokens, paged->width, to, stream_);
+    to += cache.size().page_tokens * paged->width;
+  }
+  cuda_check(cudaMemcpyAsync(out.data(), rows, out.size(), cudaMemcpyDeviceToHost, stream_), "read a page");
   cuda_check(cudaStreamSynchronize(stream_), "read a page");
 }
 
 void CudaBackend::write_page(Cache& cache, int32_t page, std::span<const std::byte> in) {
   check(static_cast<int64_t>(in.size()) == cache.page_bytes(), "a whole page");
-  size_t done = 0;
-  for_each_page_piece(cuda_cache(cache), page, [&](void* at, size_t bytes) {
-    cuda_check(cudaMemcpyAsync(at, in.data() + done, bytes, cudaMemcpyHostToDevice, stream_), "write a page");
-    done += bytes;
-  });
+  check(page >= 0 && page < cache.size().pages, "a page of the cache");
+  auto* const rows = transfer_.get<uint16_t>(in.size() / 2);
+  cuda_check(cudaMemcpyAsync(rows, in.data(), in.size(), cudaMemcpyHostToDevice, stream_), "write a page");
+  const auto* from = rows;
+  for (const auto& paged : cuda_cache(cache).all_paged()) {
+    if (!paged) continue;
+    launch_write_page(paged->pages.data(), page, cache.size().page_tokens, paged->width, from, stream_);
+    from += cache.size().page_tokens * paged->width;
+  }
   cuda_check(cudaStreamSynchronize(stream_), "write a page");
 }
 

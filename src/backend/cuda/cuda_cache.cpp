@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "backend/cuda/key_place.cuh"
 #include "base/error.h"
 
 namespace tensorfold::backend::cuda {
@@ -13,7 +14,8 @@ CudaCache::CudaCache(const CacheLayout& layout, const CacheSize& size)
   states_.resize(layout.entries.size());
   for (size_t i = 0; i < layout.entries.size(); ++i) {
     if (const auto* entry = std::get_if<PagedEntry>(&layout.entries[i])) {
-      check(entry->width % 8 == 0, "a paged entry's width is a multiple of 8");
+      if (entry->width % kGroupColumns != 0)
+        fail(ErrorKind::unsupported, "{}: the CUDA backend pages entries of multiples of 64 values only", entry->name);
       auto memory = std::make_unique<PagedMemory>();
       memory->width = entry->width;
       memory->pages = DeviceArray<uint16_t>(static_cast<size_t>(int64_t{size.pages} * size.page_tokens * entry->width));

@@ -1,9 +1,10 @@
 // Memory of one cache layout on the device.
 //
-// Paged entries: bf16, entry by entry [pages][page_tokens][width]. Recurrent states, entry by entry: S fp32
-// [slots][value_heads][value_dim][key_dim] and the convolution's tail bf16 [slots][kernel - 1][channels]. Window
-// records (what commit needs of the rows that a sequence may keep): keys and values bf16 [records][width] a paged
-// entry; step inputs fp32 [records][channels + 2 value_heads] and raw rows bf16 [records][channels] a state entry.
+// Paged entries: bf16, entry by entry, pages of [width / 64][page_tokens][64] (key_place.cuh). Recurrent states, entry
+// by entry: S fp32 [slots][value_heads][value_dim][key_dim] and the convolution's tail bf16 [slots][kernel -
+// 1][channels]. Window records (what commit needs of the rows that a sequence may keep): keys and values bf16
+// [records][width] a paged entry; step inputs fp32 [records][channels + 2 value_heads] and raw rows bf16
+// [records][channels] a state entry.
 #pragma once
 
 #include <memory>

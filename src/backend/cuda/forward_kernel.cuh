@@ -2,7 +2,7 @@
 #pragma once
 
 #include "backend/cuda/attention_head.cuh"
-#include "backend/cuda/attention_tile.cuh"
+#include "backend/cuda/attention_rows.cuh"
 #include "backend/cuda/checkpoint_values.cuh"
 #include "backend/cuda/forward_delta.cuh"
 #include "backend/cuda/forward_product.cuh"
@@ -179,59 +179,24 @@ inline __device__ __noinline__ void run_prepare(int index) {
   const auto& a = operation_work<AttentionArguments>(index);
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int queries = a.query.data != nullptr ? a.heads : 0;
-  const int heads = queries + 2 * a.kv_heads;
+  const int heads = (a.query.data != nullptr ? a.heads : 0) + 2 * a.kv_heads;
   const int tasks = plan.header().rows * heads;
   float* values = reinterpret_cast<float*>(forward_memory()) + warp * 2 * kMostHeadDim;
   wait_for_phase(index);
   for (int task = warp * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x); task < tasks;
        task += kConsumerWarps * static_cast<int>(gridDim.x)) {
-    const int row = task / heads;
-    const int head = task % heads;
-    const int position = plan.positions()[row];
-    if (head < queries) {
-      write_head(a, a.query, row, head * a.head_dim * (a.gated != 0 ? 2 : 1), a.query_norm, position, values,
-                 a.queries + (static_cast<int64_t>(row) * a.heads + head) * a.head_dim, lane);
-    } else {
-      uint16_t* to = key_row(plan, a, row) + static_cast<int64_t>(head - queries) * a.head_dim;
-      const int kv_head = (head - queries) % a.kv_heads;
-      if (head - queries < a.kv_heads) {
-        write_head(a, a.key, row, kv_head * a.head_dim, a.key_norm, position, values, to, lane);
-      } else {
-        for (int i = lane; i < a.head_dim; i += 32)
-          to[i] = __bfloat16_as_ushort(__float2bfloat16_rn(a.value.get(row, kv_head * a.head_dim + i)));
-      }
-    }
+    prepare_head(plan, a, task / heads, task % heads, values, lane);
     __syncwarp();
   }
 }
 
-template <int HeadDim>
-__device__ inline void run_partials_of(const AttentionArguments& a, int index) {
-  const PlanView plan = forward_plan();
-  static_assert(Layout<HeadDim, 1>::bytes <= kScratchBytes);
-  wait_for_phase(index);
-  if (threadIdx.x >= kAttentionThreads) return;
-  const int group = a.heads / a.kv_heads;
-  const int block_rows = min(plan.header().longest_sequence, max(1, kAttentionItems / group));
-  const int tiles = (block_rows * group + 15) / 16;
-  const int units = plan.header().attention[a.kind].items * a.kv_heads * tiles;
-  for (int unit = static_cast<int>(blockIdx.x); unit < units; unit += static_cast<int>(gridDim.x)) {
-    const int item = unit / (a.kv_heads * tiles);
-    const int tile = unit % tiles;
-    if (tile * 16 >= plan.items(a.kind)[item].rows * group) continue;
-    attend_unit<HeadDim, 1>(
-        plan, a, item, unit / tiles % a.kv_heads, tile * 16, forward_memory(), [] {},
-        [] { named_sync<2, kAttentionThreads>(); });
-  }
-}
-
-inline __device__ __noinline__ void run_partials(int index) {
+inline __device__ __noinline__ RingPlaces run_partials(int index, RingPlaces places) {
   const auto& a = operation_work<AttentionArguments>(index);
   if (a.head_dim == 256)
-    run_partials_of<256>(a, index);
+    places.stage = attend_units<256>(a, index, places.stage);
   else
-    run_partials_of<128>(a, index);
+    places.stage = attend_units<128>(a, index, places.stage);
+  return places;
 }
 
 inline __device__ __noinline__ void run_merge(int index) {
@@ -315,7 +280,7 @@ __device__ inline void run_operations() {
         run_prepare(i);
         break;
       case OperationKind::partials:
-        run_partials(i);
+        places = run_partials(i, places);
         break;
       case OperationKind::merge:
         run_merge(i);
@@ -352,7 +317,11 @@ __global__ void __launch_bounds__(kForwardThreads, 1) forward_kernel(const __gri
   }
   __syncthreads();
   if (warp == kConsumerWarps) {
-    if (lane == 0) stream_weights(a, ring);
+    const auto stream_attention = [&](int operation, RingPlace<kStages> place) {
+      return stream_keys(a.plan, *reinterpret_cast<const AttentionArguments*>(a.operations[operation].work), ring,
+                         place);
+    };
+    if (lane == 0) stream_weights(a, ring, stream_attention);
   } else if (warp == kConsumerWarps + 1) {
     if (lane == 0) stream_rows<RowTiles>(a, ring);
   } else {

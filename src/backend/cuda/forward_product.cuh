@@ -36,14 +36,19 @@ struct Ring {
   __device__ uint32_t rows_allowed() const { return memory + kRowsAllowedAt; }
 };
 
-/// Calls use(stream, block, group, end) for each pass of this thread block, product by product.
-template <typename Use>
-__device__ inline void for_each_pass(const ForwardArguments& a, Use&& use) {
+/// Calls use(stream, block, group, end) for each pass of this thread block, product by product, and
+/// use_attention(stream) where an attention operation stands between them.
+template <typename Use, typename UseAttention>
+__device__ inline void for_each_pass(const ForwardArguments& a, Use&& use, UseAttention&& use_attention) {
   if (a.product_count == 0) return;
   ProductStream next = a.products[0];
   for (int i = 0; i < a.product_count; ++i) {
     const ProductStream s = next;
     if (i + 1 < a.product_count) next = a.products[i + 1];
+    if (s.attention >= 0) {
+      use_attention(s);
+      continue;
+    }
     const int passes = s.blocks * s.slices;
     const int end = piece_begin(passes, static_cast<int>(gridDim.x), static_cast<int>(blockIdx.x) + 1);
     for (int pass = piece_begin(passes, static_cast<int>(gridDim.x), static_cast<int>(blockIdx.x)); pass < end; ++pass)
@@ -52,11 +57,12 @@ __device__ inline void for_each_pass(const ForwardArguments& a, Use&& use) {
   }
 }
 
-/// One thread: the weights of all products.
-__device__ inline void stream_weights(const ForwardArguments& a, const Ring& ring) {
+/// One thread: the weights of all products, and what stream_attention(operation, place) copies between them.
+template <typename StreamAttention>
+__device__ inline void stream_weights(const ForwardArguments& a, const Ring& ring, StreamAttention&& stream_attention) {
   const uint64_t policy = stream_policy();
   RingPlace<kStages> place;
-  for_each_pass(a, [&](const ProductStream& s, int block, int group, int end) {
+  const auto stream_pass = [&](const ProductStream& s, int block, int group, int end) {
     const uint8_t* from = s.weights + (static_cast<int64_t>(block) * s.groups + group) * s.group_stride;
     for (; group < end; group += s.ring_groups) {
       const auto bytes = static_cast<uint32_t>(min(s.ring_groups, end - group) * s.group_stride);
@@ -66,7 +72,8 @@ __device__ inline void stream_weights(const ForwardArguments& a, const Ring& rin
       from += bytes;
       place.advance();
     }
-  });
+  };
+  for_each_pass(a, stream_pass, [&](const ProductStream& s) { place = stream_attention(s.attention, place); });
 }
 
 /// One thread: the rows of all products, each when its phase has begun.
@@ -76,25 +83,29 @@ __device__ inline void stream_rows(const ForwardArguments& a, const Ring& ring) 
   RingPlace<kPieces> place;
   int phase = -1;
   uint32_t parity = 0;
-  for_each_pass(a, [&](const ProductStream& s, int, int group, int end) {
-    if (s.rows == nullptr) return;
-    if (s.phase != phase) {
-      phase = s.phase;
-      barrier_wait(ring.rows_allowed(), parity);
-      parity ^= 1;
-      proxy_fence();
-    }
-    for (; group < end; group += piece_groups) {
-      const auto bytes = static_cast<uint32_t>(min(piece_groups, end - group)) * 1024U;
-      barrier_wait(ring.piece_empty(place.at), place.parity ^ 1U);
-      barrier_expect(ring.piece_full(place.at), bytes * RowTiles);
+  for_each_pass(
+      a,
+      [&](const ProductStream& s, int, int group, int end) {
+        if (s.rows == nullptr) return;
+        if (s.phase != phase) {
+          phase = s.phase;
+          barrier_wait(ring.rows_allowed(), parity);
+          parity ^= 1;
+          proxy_fence();
+        }
+        for (; group < end; group += piece_groups) {
+          const auto bytes = static_cast<uint32_t>(min(piece_groups, end - group)) * 1024U;
+          barrier_wait(ring.piece_empty(place.at), place.parity ^ 1U);
+          barrier_expect(ring.piece_full(place.at), bytes * RowTiles);
 #pragma unroll
-      for (int n = 0; n < RowTiles; ++n)
-        bulk_copy(ring.piece(place.at) + static_cast<uint32_t>(n * piece_groups) * 1024U,
-                  s.rows + n * s.row_tile_bytes + static_cast<int64_t>(group) * 1024, bytes, ring.piece_full(place.at));
-      place.advance();
-    }
-  });
+          for (int n = 0; n < RowTiles; ++n)
+            bulk_copy(ring.piece(place.at) + static_cast<uint32_t>(n * piece_groups) * 1024U,
+                      s.rows + n * s.row_tile_bytes + static_cast<int64_t>(group) * 1024, bytes,
+                      ring.piece_full(place.at));
+          place.advance();
+        }
+      },
+      [](const ProductStream&) {});
 }
 
 /// A tile's codes, scales and biases of one group, as a lane holds them.

@@ -100,6 +100,10 @@ void ForwardProgram::attention(const AttentionArguments& work) {
   add(OperationKind::prepare, work);
   if (work.query.data == nullptr) return;
   add(OperationKind::partials, work);
+  ProductStream keys;
+  keys.phase = phases_ - 1;
+  keys.attention = static_cast<int32_t>(operations_.size()) - 1;
+  products_.push_back(keys);
   add(OperationKind::merge, work);
   attentions_.push_back(work);
 }

@@ -75,7 +75,7 @@ struct alignas(16) Operation {
 };
 static_assert(sizeof(Operation) == kOperationBytes);
 
-/// A product as the two streaming warps see it.
+/// A product as the two streaming warps see it, or an attention operation, whose keys and values come the same way.
 struct alignas(16) ProductStream {
   const uint8_t* weights = nullptr;
   const uint8_t* rows = nullptr;
@@ -86,6 +86,7 @@ struct alignas(16) ProductStream {
   int32_t blocks = 0;
   int32_t ring_groups = 1;
   int32_t phase = 0;
+  int32_t attention = -1;  ///< index of the operation; then there are no weights
 };
 
 /// Rows of a plan that runs as a program: above, the tensor-core steps take longer than the weights, and the kernels of

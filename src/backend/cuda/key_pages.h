@@ -1,4 +1,4 @@
-// Keys and values of kept window rows move to their pages.
+// Keys and values of kept window rows move to their pages; pages leave and come as plain rows.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace tensorfold::backend::cuda {
 
 struct PagedLayer {
   uint16_t* pages = nullptr;
-  const uint16_t* window = nullptr;
+  uint16_t* window = nullptr;
   int64_t width = 0;
 };
 
@@ -22,5 +22,11 @@ struct KeptKey {
 
 void launch_keep_keys(const KeptKey* kept, int count, int page_tokens, const PagedLayer* layers, int layer_count,
                       cudaStream_t stream);
+
+/// One page of a layer (key_place.cuh) as rows [page_tokens][width], and back.
+void launch_read_page(uint16_t* pages, int64_t page, int page_tokens, int64_t width, uint16_t* rows,
+                      cudaStream_t stream);
+void launch_write_page(uint16_t* pages, int64_t page, int page_tokens, int64_t width, const uint16_t* rows,
+                       cudaStream_t stream);
 
 }  // namespace tensorfold::backend::cuda
