@@ -1,7 +1,7 @@
 // Attention alone in the 27B's shape (24 query heads, 4 key heads of 256 values), four layers in a row: few rows and
 // prompts at depths up to 131,072 tokens. One line a figure, with its floor: a token's 4,096 bytes of keys and values
 // over the copy rate for few rows, the products' operations over the tensor cores' rate for prompts.
-//   cuda_attention [most tokens]
+//   cuda_attention [most tokens [rows]]      (rows: only so many rows behind so many tokens, for a profiler)
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -153,6 +153,12 @@ class Bench {
 int main(int argc, char** argv) try {
   const int32_t most = argc > 1 ? std::atoi(argv[1]) : 131072;
   Bench bench(most + 2 * kChunk);
+  if (argc > 2) {
+    const int32_t rows = std::atoi(argv[2]);
+    bench.fill(most);
+    std::printf("%d rows at %d: %.1f us\n", rows, most, bench.time(rows, most, rows > 64, 3));
+    return 0;
+  }
   for (const int32_t depth : {64, 2048, 8192, 32768, 131072}) {
     if (depth > most) break;
     bench.fill(depth);

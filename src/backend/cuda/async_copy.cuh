@@ -25,6 +25,10 @@ __device__ inline void barrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
+__device__ inline void barrier_arrive_times(uint32_t barrier, uint32_t times) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(times) : "memory");
+}
+
 __device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
   uint32_t done = 0;
   do {

@@ -117,6 +117,16 @@ __device__ inline void prepare_head(const PlanView& plan, const AttentionArgumen
     write_value_head(a, row, (head - a.kv_heads) * a.head_dim, to, first_chunk, lane);
 }
 
+/// The end of a merge: the division and the output gate.
+__device__ inline void write_merged(const AttentionArguments& a, int row, int head, int at, float sum, float value) {
+  value = value / sum;
+  if (a.gated != 0) {
+    const float gate = a.query.get(row, (head * 2 + 1) * a.head_dim + at);
+    value = value / (1.0F + __expf(-gate));
+  }
+  a.output.set(row, static_cast<int64_t>(head) * a.head_dim + at, value);
+}
+
 /// Value `at` of one (row, head): its partial results merged in order, and the output gate.
 __device__ inline void merge_value(const AttentionArguments& a, const AttentionRow& where, int row, int head, int at) {
   const int64_t first = where.slot - where.first_partition;
@@ -133,12 +143,7 @@ __device__ inline void merge_value(const AttentionArguments& a, const AttentionR
     sum = fmaf(part.y, share, sum);
     value = fmaf(a.partials[slot * a.head_dim + at], share, value);
   }
-  value = value / sum;
-  if (a.gated != 0) {
-    const float gate = a.query.get(row, (head * 2 + 1) * a.head_dim + at);
-    value = value / (1.0F + __expf(-gate));
-  }
-  a.output.set(row, static_cast<int64_t>(head) * a.head_dim + at, value);
+  write_merged(a, row, head, at, sum, value);
 }
 
 }  // namespace tensorfold::backend::cuda

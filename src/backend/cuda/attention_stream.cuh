@@ -12,47 +12,26 @@ namespace tensorfold::backend::cuda {
 constexpr uint32_t kTileGroupBytes = kTileKeys * kGroupColumns * 2;
 static_assert(kStageBytes >= kTileGroupBytes * 4, "a stage holds a tile of 256 values");
 
-/// (row, head) pairs of a unit: three matrix tiles, what 8 rows of the 27B have at a key head.
-constexpr int kUnitTiles = 3;
-constexpr int kUnitPairs = kUnitTiles * 16;
-
-/// What a thread block does at a time: pairs [first_pair, first_pair + kUnitPairs) of an item and a key head.
+/// What a thread block does at a time: the pairs of an item at a key head.
 struct AttentionUnit {
   int item = 0;
   int kv_head = 0;
-  int first_pair = 0;
 };
 
-/// This thread block's units, in order; both the copying and the computing threads walk through them.
+/// This thread block's units, in order; the copying thread and the computing ones walk through the same.
 class UnitWalk {
  public:
   __device__ UnitWalk(const PlanView& plan, const AttentionArguments& a)
-      : items_(plan.items(a.kind)), kv_heads_(a.kv_heads), group_(a.heads / a.kv_heads) {
-    const int rows = min(plan.header().longest_sequence, max(1, kAttentionItems / group_));
-    passes_ = (rows * group_ + kUnitPairs - 1) / kUnitPairs;
-    units_ = plan.header().attention[a.kind].items * kv_heads_ * passes_;
-    at_ = static_cast<int>(blockIdx.x);
-    settle();
-  }
+      : kv_heads_(a.kv_heads),
+        units_(plan.header().attention[a.kind].items * a.kv_heads),
+        at_(static_cast<int>(blockIdx.x)) {}
   __device__ bool ended() const { return at_ >= units_; }
-  __device__ void next() {
-    at_ += static_cast<int>(gridDim.x);
-    settle();
-  }
-  __device__ AttentionUnit unit() const {
-    return {at_ / (kv_heads_ * passes_), at_ / passes_ % kv_heads_, at_ % passes_ * kUnitPairs};
-  }
+  __device__ void next() { at_ += static_cast<int>(gridDim.x); }
+  __device__ bool is_last() const { return at_ + static_cast<int>(gridDim.x) >= units_; }
+  __device__ AttentionUnit unit() const { return {at_ / kv_heads_, at_ % kv_heads_}; }
 
  private:
-  /// Over units whose item has fewer pairs.
-  __device__ void settle() {
-    if (passes_ == 1) return;
-    while (!ended() && unit().first_pair >= items_[unit().item].rows * group_) at_ += static_cast<int>(gridDim.x);
-  }
-  const AttentionItem* items_;
   int kv_heads_;
-  int group_;
-  int passes_;
   int units_;
   int at_;
 };

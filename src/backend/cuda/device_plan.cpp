@@ -58,7 +58,7 @@ Paths find_paths(const Plan& plan) {
 
 std::vector<Group> find_groups(const Plan& plan, const Paths& paths, const AttentionKind& kind) {
   std::vector<Group> groups;
-  const int32_t most_rows = std::max(1, kAttentionItems / kind.group_heads);
+  const int32_t most_rows = std::max(1, (plan.rows() <= kFewRows ? kUnitPairs : kAttentionItems) / kind.group_heads);
   for (const SequenceRows& sequence : plan.sequences) {
     const int32_t end = sequence.first_row + sequence.row_count;
     for (int32_t row = sequence.first_row; row < end;) {
@@ -107,6 +107,10 @@ void add_attention(const Plan& plan, const Paths& paths, const AttentionKind& ki
     batches.back().items = static_cast<int32_t>(items.size()) - batches.back().first_item;
     batches.back().rows = group.first_row + group.rows - batches.back().first_row;
   }
+  // Groups of rows that read the same keys at the same time find them in the cache.
+  for (const PlanImage::Batch& batch : batches)
+    std::stable_sort(items.begin() + batch.first_item, items.begin() + batch.first_item + batch.items,
+                     [](const AttentionItem& x, const AttentionItem& y) { return x.partition < y.partition; });
   AttentionList& list = image.header.attention[index];
   list.items = static_cast<int32_t>(items.size());
   list.items_at = append(image.words, items);

@@ -15,8 +15,10 @@ namespace tensorfold::backend::cuda {
 /// Keys of a tile and of a partition; part of the arithmetic, see DESIGN section 1.
 constexpr int kTileKeys = 64;
 constexpr int kPartitionKeys = 512;
-/// (row, head) pairs that one attention block takes.
+/// (row, head) pairs that one attention block takes; and in plans of few rows, which run as a program.
 constexpr int kAttentionItems = 64;
+constexpr int kUnitPairs = 48;
+constexpr int kFewRows = 16;
 
 /// How an attention operation divides its rows; operations of equal kind share one work list.
 struct AttentionKind {

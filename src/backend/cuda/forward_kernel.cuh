@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backend/cuda/attention_head.cuh"
+#include "backend/cuda/attention_merge.cuh"
 #include "backend/cuda/attention_rows.cuh"
 #include "backend/cuda/checkpoint_values.cuh"
 #include "backend/cuda/forward_delta.cuh"
@@ -197,21 +198,6 @@ inline __device__ __noinline__ RingPlaces run_partials(int index, RingPlaces pla
   else
     places.stage = attend_units<128>(a, index, places.stage);
   return places;
-}
-
-inline __device__ __noinline__ void run_merge(int index) {
-  const PlanView plan = forward_plan();
-  const auto& a = operation_work<AttentionArguments>(index);
-  wait_for_phase(index);
-  const int team = static_cast<int>(threadIdx.x) / a.head_dim;
-  const int teams = kConsumers / a.head_dim;
-  if (team >= teams) return;
-  const int units = plan.header().rows * a.heads;
-  for (int unit = static_cast<int>(blockIdx.x + gridDim.x * static_cast<unsigned>(team)); unit < units;
-       unit += static_cast<int>(gridDim.x) * teams) {
-    const int row = unit / a.heads;
-    merge_value(a, plan.attention_rows(a.kind)[row], row, unit % a.heads, static_cast<int>(threadIdx.x) % a.head_dim);
-  }
 }
 
 inline __device__ __noinline__ void run_block_convolution(int index) {

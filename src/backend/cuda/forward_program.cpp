@@ -14,6 +14,8 @@ void launch_forward_2(const ForwardArguments& arguments, int blocks, cudaStream_
 
 namespace {
 
+static_assert(kMostProgramRows <= kFewRows, "the plan's attention work suits programs");
+
 /// Groups of a stage: as many as fit, each slice cut into chunks of about equal length.
 int32_t ring_groups(const PackedWeights& weights) {
   const int group = weights.block_tiles * group_bytes(weights.format);

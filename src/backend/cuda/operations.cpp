@@ -139,7 +139,7 @@ AttentionArguments CudaBackend::attention_arguments(const Attention& a) const {
   const auto& cache = dynamic_cast<const CudaCache&>(*a.cache);
   const PagedMemory& memory = cache.paged(a.entry);
   check(a.key_dim == a.value_dim && attention_supports(a.key_dim), "attention heads have 128 or 256 values");
-  check(a.heads % a.kv_heads == 0 && a.heads / a.kv_heads <= kAttentionItems, "query heads divide into groups");
+  check(a.heads % a.kv_heads == 0 && a.heads / a.kv_heads <= kUnitPairs, "query heads divide into groups");
   check(memory.width == int64_t{a.kv_heads} * (a.key_dim + a.value_dim),
         "the cache entry is as wide as keys and values");
   AttentionArguments d;
