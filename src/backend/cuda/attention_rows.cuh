@@ -157,7 +157,8 @@ __device__ inline void fill_tile(const AttentionArguments& a, const PackedPlace*
                  "r"(values.x), "r"(values.y), "r"(values.z), "r"(values.w)
                  : "memory");
   }
-  proxy_fence();  // the next bytes in this stage are the copy engine's
+  // The next bytes in this stage are the copy engine's.
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   unit_sync();
 }
 
@@ -266,9 +267,14 @@ __device__ inline void weigh_scores(int begin_tile, float (&s)[8][4], int tile, 
   }
 }
 
-/// All tiles of keys: weights, sums and decays of all pairs.
+/// All tiles of keys: weights, sums and decays of all pairs. (A call of its own, as are those below: what the loops of
+/// one part keep in registers would leave too few to another.)
 template <int HeadDim>
-__device__ inline void weigh_unit(const AttentionArguments& a, int which, KeyRing& ring, int warp, int lane) {
+inline __device__ __noinline__ RingPlace<kStages> weigh_unit(int index, int which, RingPlace<kStages> place) {
+  const auto& a = operation_work<AttentionArguments>(index);
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  KeyRing ring{Ring{shared_address(forward_memory())}, place};
   const UnitWork& work = unit_work(which);
   // Each scheduler (warp % 4) gets one warp of a tile, also where only the first 16 pairs exist.
   const int first_pair = (warp + warp / 4) % 4 * 16;
@@ -296,6 +302,7 @@ __device__ inline void weigh_unit(const AttentionArguments& a, int which, KeyRin
     unit_sync();
     if (works) weigh_scores(work.tiles.begin, s, own, first_pair, lane);
   }
+  return ring.place;
 }
 
 /// The values of a stage as a warp multiplies them: of each step of 16 keys, tiles of 8 outputs.
@@ -319,8 +326,12 @@ __device__ inline void load_values(uint32_t (&b)[4][HeadDim / 64], uint32_t at) 
 
 /// All tiles of values: O = O decay + P V, a chain over a tile's keys; the partial results to the workspace.
 template <int HeadDim>
-__device__ inline void sum_unit(const AttentionArguments& a, int which, KeyRing& ring, int warp, int lane) {
+inline __device__ __noinline__ RingPlace<kStages> sum_unit(int index, int which, RingPlace<kStages> place) {
   constexpr int columns = HeadDim / 128;  // tiles of 8 outputs
+  const auto& a = operation_work<AttentionArguments>(index);
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  KeyRing ring{Ring{shared_address(forward_memory())}, place};
   const UnitWork& work = unit_work(which);
   uint32_t weights = shared_address(forward_memory()) + UnitMemory::weights + static_cast<uint32_t>((lane % 16) * 1024);
   const auto weight_chunk = static_cast<uint32_t>(((lane / 16) ^ (lane % 8)) * 16);
@@ -376,11 +387,13 @@ __device__ inline void sum_unit(const AttentionArguments& a, int which, KeyRing&
         *reinterpret_cast<float2*>(to + n * 8) = make_float2(out[m][n][half * 2], out[m][n][half * 2 + 1]);
     }
   }
+  return ring.place;
 }
 
 /// The two warps beside: descriptions and queries of the next unit while this one's values are summed.
 template <int HeadDim>
-__device__ inline RingPlace<kStages> help_units(const AttentionArguments& a, int index, RingPlace<kStages> place) {
+inline __device__ __noinline__ RingPlace<kStages> help_units(int index, RingPlace<kStages> place) {
+  const auto& a = operation_work<AttentionArguments>(index);
   const PlanView plan = forward_plan();
   const int helper = static_cast<int>(threadIdx.x) - kUnitThreads;
   UnitWalk walk(plan, a);
@@ -405,23 +418,20 @@ __device__ inline RingPlace<kStages> help_units(const AttentionArguments& a, int
 
 /// This thread block's units.
 template <int HeadDim>
-__device__ inline RingPlace<kStages> attend_units(const AttentionArguments& a, int index, RingPlace<kStages> place) {
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  if (warp >= kUnitWarps) return help_units<HeadDim>(a, index, place);
-  KeyRing ring{Ring{shared_address(forward_memory())}, place};
-  const bool none = UnitWalk(forward_plan(), a).ended();
+__device__ inline RingPlace<kStages> attend_units(int index, RingPlace<kStages> place) {
+  if (threadIdx.x >= kUnitThreads) return help_units<HeadDim>(index, place);
+  const bool none = UnitWalk(forward_plan(), operation_work<AttentionArguments>(index)).ended();
   wait_for_phase(index);
   if (none) return place;
 #pragma unroll 1
   for (int which = 0;; which ^= 1) {
     consumers_sync();
-    weigh_unit<HeadDim>(a, which, ring, warp, lane);
+    place = weigh_unit<HeadDim>(index, which, place);
     consumers_sync();
-    sum_unit<HeadDim>(a, which, ring, warp, lane);
+    place = sum_unit<HeadDim>(index, which, place);
     if (unit_work(which).last != 0) break;
   }
-  return ring.place;
+  return place;
 }
 
 }  // namespace tensorfold::backend::cuda

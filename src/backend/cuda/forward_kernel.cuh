@@ -191,12 +191,11 @@ inline __device__ __noinline__ void run_prepare(int index) {
   }
 }
 
-inline __device__ __noinline__ RingPlaces run_partials(int index, RingPlaces places) {
-  const auto& a = operation_work<AttentionArguments>(index);
-  if (a.head_dim == 256)
-    places.stage = attend_units<256>(a, index, places.stage);
+__device__ inline RingPlaces run_partials(int index, RingPlaces places) {
+  if (operation_work<AttentionArguments>(index).head_dim == 256)
+    places.stage = attend_units<256>(index, places.stage);
   else
-    places.stage = attend_units<128>(a, index, places.stage);
+    places.stage = attend_units<128>(index, places.stage);
   return places;
 }
 
