@@ -48,9 +48,9 @@ bool attention_supports(int head_dim);
 
 /// Norms and rotates, writes keys and values of all rows (and queries to the workspace).
 void launch_attention_prepare(const int32_t* plan, int rows, const AttentionArguments& arguments, cudaStream_t stream);
-/// Work items [first_item, first_item + items), for blocks of at most `block_rows` rows.
-void launch_attention_partials(const int32_t* plan, int first_item, int items, int block_rows,
-                               const AttentionArguments& arguments, cudaStream_t stream);
+/// Work items [first_item, first_item + items).
+void launch_attention_partials(const int32_t* plan, int first_item, int items, const AttentionArguments& arguments,
+                               cudaStream_t stream);
 /// Rows [first_row, first_row + rows).
 void launch_attention_merge(const int32_t* plan, int first_row, int rows, const AttentionArguments& arguments,
                             cudaStream_t stream);

@@ -102,7 +102,7 @@ __device__ inline void describe_unit(const PlanView& plan, const AttentionArgume
   }
 #pragma unroll 1
   for (int tile = tiles.begin; tile < tiles.end; ++tile) {
-    const StreamedKeys streamed = streamed_keys(a, block, tile);
+    const StreamedKeys streamed = streamed_keys(a, block, tile, block.sequence.committed);
     const int key = tile * kTileKeys + helper;
     if (helper < streamed.begin || helper >= streamed.end)
       unit_places(which)[key] = PackedPlace::of(find_key(plan, a, block, block.item.partition * kPartitionKeys + key));
@@ -145,17 +145,13 @@ __device__ inline void fill_tile(const AttentionArguments& a, const PackedPlace*
                                  int first_chunk, uint32_t stage) {
   constexpr int chunks = HeadDim / 8;
   const int chunk = static_cast<int>(threadIdx.x) % chunks;
-  const uint32_t to = stage + static_cast<uint32_t>(chunk / 8) * kTileGroupBytes;
 #pragma unroll 1
   for (int key = static_cast<int>(threadIdx.x) / chunks; key < kTileKeys; key += kUnitThreads / chunks) {
     if (key >= streamed.begin && key < streamed.end) continue;
     const KeyPlace from = places[key].place(a.page_tokens);
     uint4 values{};
     if (from.at != nullptr) values = *reinterpret_cast<const uint4*>(from.chunk(first_chunk + chunk));
-    asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(
-                     to + static_cast<uint32_t>(key * 128 + ((chunk % 8) ^ (key % 8)) * 16)),
-                 "r"(values.x), "r"(values.y), "r"(values.z), "r"(values.w)
-                 : "memory");
+    store_chunk(stage, key, chunk, values);
   }
   // The next bytes in this stage are the copy engine's.
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -287,7 +283,7 @@ inline __device__ __noinline__ RingPlace<kStages> weigh_unit(int index, int whic
 #pragma unroll 1
     for (int tile = max(work.tiles.begin, half); tile < end; ++tile) {
       const uint32_t stage = ring.wait();
-      const StreamedKeys streamed = streamed_keys(a, work.block, tile);
+      const StreamedKeys streamed = streamed_keys(a, work.block, tile, work.block.sequence.committed);
       if (!streamed.all())
         fill_tile<HeadDim>(a, unit_places(which) + tile * kTileKeys, streamed, work.kv_head * (HeadDim / 8), stage);
       if (tile == own && first_pair < work.pairs) {
@@ -345,7 +341,7 @@ inline __device__ __noinline__ RingPlace<kStages> sum_unit(int index, int which,
 #pragma unroll 1
   for (int tile = work.tiles.begin; tile < work.tiles.end; ++tile) {
     const uint32_t stage = ring.wait();
-    const StreamedKeys streamed = streamed_keys(a, work.block, tile);
+    const StreamedKeys streamed = streamed_keys(a, work.block, tile, work.block.sequence.committed);
     if (!streamed.all())
       fill_tile<HeadDim>(a, unit_places(which) + tile * kTileKeys, streamed,
                          (a.kv_heads + work.kv_head) * (HeadDim / 8), stage);

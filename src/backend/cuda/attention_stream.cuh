@@ -4,12 +4,11 @@
 // one key head: [head_dim / 64][64 tokens][64 values], 32 KB of 256 values.
 #pragma once
 
-#include "backend/cuda/attention_block.cuh"
+#include "backend/cuda/attention_tile.cuh"
 #include "backend/cuda/forward_product.cuh"
 
 namespace tensorfold::backend::cuda {
 
-constexpr uint32_t kTileGroupBytes = kTileKeys * kGroupColumns * 2;
 static_assert(kStageBytes >= kTileGroupBytes * 4, "a stage holds a tile of 256 values");
 
 /// What a thread block does at a time: the pairs of an item at a key head.
@@ -35,55 +34,6 @@ class UnitWalk {
   int units_;
   int at_;
 };
-
-/// Tiles of a partition that some row of the block sees: [begin, end).
-struct Tiles {
-  int begin;
-  int end;
-};
-__device__ inline Tiles tiles_of(const Block& block) {
-  const int partition_at = block.item.partition * kPartitionKeys;
-  return {(block.first_key - partition_at) / kTileKeys, (block.end_key - partition_at + kTileKeys - 1) / kTileKeys};
-}
-
-/// Keys of a tile that come through the ring: [begin, end) of 0..64.
-struct StreamedKeys {
-  int begin;
-  int end;
-  __device__ bool all() const { return begin == 0 && end == kTileKeys; }
-};
-__device__ inline StreamedKeys streamed_keys(const AttentionArguments& a, const Block& block, int tile) {
-  const int tile_at = block.item.partition * kPartitionKeys + tile * kTileKeys;
-  const int begin = max(block.first_key - tile_at, 0);
-  const int end = min(min(block.end_key, block.sequence.committed) - tile_at, kTileKeys);
-  if (!pages_are_swizzled(a.page_tokens) || end <= begin) return {0, 0};
-  return {begin, end};
-}
-
-/// One tile of keys or values into a stage. `first_group`: the head's first group of 64 columns in a token's row.
-__device__ inline void stream_tile(const PlanView& plan, const AttentionArguments& a, const Block& block, int tile,
-                                   int first_group, uint32_t stage, uint32_t barrier) {
-  const StreamedKeys keys = streamed_keys(a, block, tile);
-  const int groups = a.head_dim / kGroupColumns;
-  const int tile_at = block.item.partition * kPartitionKeys + tile * kTileKeys;
-  barrier_expect(barrier, static_cast<uint32_t>((keys.end - keys.begin) * a.head_dim * 2));
-  for (int key = keys.begin; key < keys.end;) {
-    const int position = tile_at + key;
-    const int place = position % a.page_tokens;
-    const int count = min(keys.end - key, a.page_tokens - place);
-    const int64_t page = plan.pages()[block.sequence.first_page + position / a.page_tokens];
-    const uint16_t* from =
-        a.pages + page * a.page_tokens * a.width + (static_cast<int64_t>(first_group) * a.page_tokens + place) * 64;
-    if (count == kTileKeys && a.page_tokens == kTileKeys) {
-      bulk_copy(stage, from, static_cast<uint32_t>(groups) * kTileGroupBytes, barrier);
-    } else {
-      for (int g = 0; g < groups; ++g)
-        bulk_copy(stage + static_cast<uint32_t>(g) * kTileGroupBytes + static_cast<uint32_t>(key * 128),
-                  from + static_cast<int64_t>(g) * a.page_tokens * 64, static_cast<uint32_t>(count * 128), barrier);
-    }
-    key += count;
-  }
-}
 
 /// One thread: all units of an attention operation, each the keys of its tiles, then the values.
 inline __device__ __noinline__ RingPlace<kStages> stream_keys(const int32_t* plan_at,
@@ -112,7 +62,8 @@ inline __device__ __noinline__ RingPlace<kStages> stream_keys(const int32_t* pla
 #pragma unroll 1
       for (int tile = tiles.begin; tile < tiles.end; ++tile) {
         barrier_wait(ring.stage_empty(place.at), place.parity ^ 1U);
-        stream_tile(plan, a, block, tile, first_group, ring.stage(place.at), ring.stage_full(place.at));
+        stream_tile(plan, a, block, tile, streamed_keys(a, block, tile, block.sequence.committed), first_group,
+                    ring.stage(place.at), ring.stage_full(place.at));
         place.advance();
       }
     }

@@ -16,7 +16,7 @@ namespace tensorfold::backend::cuda {
 constexpr int kTileKeys = 64;
 constexpr int kPartitionKeys = 512;
 /// (row, head) pairs that one attention block takes; and in plans of few rows, which run as a program.
-constexpr int kAttentionItems = 64;
+constexpr int kAttentionItems = 128;
 constexpr int kUnitPairs = 48;
 constexpr int kFewRows = 16;
 

@@ -201,8 +201,8 @@ void CudaBackend::attention(const Plan& plan, const Attention& a) {
   const auto& batches = image_.batches[index];
   const bool whole = batches.size() <= 1;
   for (const auto& batch : batches) {
-    launch_attention_partials(plan_memory_.data(), batch.first_item, whole ? extent_.items[index] : batch.items,
-                              extent_.block_rows, d, stream_);
+    launch_attention_partials(plan_memory_.data(), batch.first_item, whole ? extent_.items[index] : batch.items, d,
+                              stream_);
     launch_attention_merge(plan_memory_.data(), batch.first_row, whole ? extent_.rows : batch.rows, d, stream_);
   }
 }
