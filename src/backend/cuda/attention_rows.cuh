@@ -2,10 +2,10 @@
 // one partition of 512 keys, so that a key is read once for all of them. Bytes: 4 head_dim of a key (its key and its
 // value), through the ring of weights (attention_stream.cuh).
 //
-// 16 warps compute. The keys' tiles come first: of each half of the partition, warp w takes the scores of tile w / 4
-// for 16 of the pairs, keeps them in registers and leaves each pair's largest; the running maxima of the order in
-// attention.h follow from all tiles' largest, so each warp then weighs its own tile. The values' tiles follow: warp w
-// takes head_dim / 16 of the outputs for all pairs. Two warps prepare the next unit meanwhile.
+// 16 warps compute. The keys' tiles come first: a warp takes the scores of a tile for 16 of the pairs, keeps them in
+// registers and leaves each pair's largest; the running maxima of the order in attention.h follow from all tiles'
+// largest, so each warp then weighs its own tile. The values' tiles follow: warp w takes head_dim / 16 of the outputs
+// for all pairs. Two warps prepare the next unit meanwhile.
 //
 // The code is short rather than straight: a unit passes through most of it once, and an instruction that comes from L2
 // costs as much as ten from the instruction cache.
@@ -139,18 +139,27 @@ __device__ inline void write_sums(const AttentionArguments& a, const UnitWork& w
   a.sums[work.slot[helper]] = make_float2(largest, sum);
 }
 
-/// Keys of a stage that did not come by the ring: window rows, this plan's rows, and zeros where no row sees one.
+/// Keys (`half` 0) or values of a stage that did not come by the ring: window rows, this plan's rows; zeros for values
+/// that no row sees. (Unseen scores are replaced, whatever the keys.)
 template <int HeadDim>
 __device__ inline void fill_tile(const AttentionArguments& a, const PackedPlace* places, const StreamedKeys& streamed,
-                                 int first_chunk, uint32_t stage) {
+                                 int kv_head, int half, uint32_t stage) {
   constexpr int chunks = HeadDim / 8;
   const int chunk = static_cast<int>(threadIdx.x) % chunks;
-#pragma unroll 1
-  for (int key = static_cast<int>(threadIdx.x) / chunks; key < kTileKeys; key += kUnitThreads / chunks) {
+  const int64_t from_chunk = (half * a.kv_heads + kv_head) * chunks + chunk;
+#pragma unroll
+  for (int step = 0; step < kTileKeys * chunks / kUnitThreads; ++step) {
+    const int key = static_cast<int>(threadIdx.x) / chunks + step * (kUnitThreads / chunks);
     if (key >= streamed.begin && key < streamed.end) continue;
     const KeyPlace from = places[key].place(a.page_tokens);
     uint4 values{};
-    if (from.at != nullptr) values = *reinterpret_cast<const uint4*>(from.chunk(first_chunk + chunk));
+    if (from.at != nullptr) {
+      values = *reinterpret_cast<const uint4*>(from.chunk(from_chunk));
+      if (half == 0)  // the values follow soon
+        asm volatile("prefetch.global.L1 [%0];" ::"l"(from.chunk(from_chunk + a.kv_heads * chunks)));
+    } else if (half == 0) {
+      continue;
+    }
     store_chunk(stage, key, chunk, values);
   }
   // The next bytes in this stage are the copy engine's.
@@ -166,25 +175,25 @@ __device__ inline void score_keys(float (&s)[8][4], uint32_t queries, uint32_t s
   uint32_t query_chunk = static_cast<uint32_t>(((lane / 16) ^ (lane % 8)) * 16);
   uint32_t key_row = stage + static_cast<uint32_t>((lane % 8) * 128);
   uint32_t key_chunk = static_cast<uint32_t>(((lane / 8) ^ (lane % 8)) * 16);
+  const uint32_t zero = threadIdx.y;
 #pragma unroll 1
   for (int j = 0; j < HeadDim / 32; ++j) {  // two steps
     uint32_t q[2][4];
-    uint32_t b[4][4];
     load_matrices(q[0], query_row + query_chunk);
-#pragma unroll
-    for (uint32_t n = 0; n < 4; ++n) load_matrices(b[n], key_row + key_chunk + n * 1024);
     load_matrices(q[1], query_row + (query_chunk ^ 32U));
 #pragma unroll
-    for (int n = 0; n < 4; ++n) mma_step(s[n], q[0], b[n][0], b[n][1]);
-    uint32_t c[4][4];
+    for (int half = 0; half < 8; half += 4) {
+      uint32_t b[4][4];
 #pragma unroll
-    for (uint32_t n = 0; n < 4; ++n) load_matrices(c[n], key_row + key_chunk + (n + 4) * 1024);
+      for (int n = 0; n < 4; ++n) load_matrices(b[n], key_row + key_chunk + static_cast<uint32_t>((half + n) * 1024));
+      // All loads before the first step: without this the assembler takes turns, load and step, with four registers.
 #pragma unroll
-    for (int n = 0; n < 4; ++n) mma_step(s[n], q[1], b[n][2], b[n][3]);
+      for (int n = 0; n < 4; ++n) q[0][0] ^= b[n][0] & zero;
 #pragma unroll
-    for (int n = 0; n < 4; ++n) mma_step(s[n + 4], q[0], c[n][0], c[n][1]);
+      for (int step = 0; step < 2; ++step)
 #pragma unroll
-    for (int n = 0; n < 4; ++n) mma_step(s[n + 4], q[1], c[n][2], c[n][3]);
+        for (int n = 0; n < 4; ++n) mma_step(s[half + n], q[step], b[n][step * 2], b[n][step * 2 + 1]);
+    }
     query_chunk ^= 64U;
     key_chunk ^= 64U;
     if (j % 2 == 1) {
@@ -194,61 +203,62 @@ __device__ inline void score_keys(float (&s)[8][4], uint32_t queries, uint32_t s
   }
 }
 
-/// The other eight pairs of the tile.
-__device__ inline void swap_halves(float (&s)[8][4]) {
+/// This lane's sixteen scores of pair lane / 4 + 8 half of its tile: scaled, and -inf where the pair's row does not
+/// see.
+__device__ inline void read_scores(float (&t)[16], const float (&s)[8][4], int half, const AttentionArguments& a,
+                                   const UnitWork& work, int pair, int tile, int lane) {
+  const int position = work.position[pair];
+  const int end = a.bidirectional != 0 ? work.block.sequence.committed + work.block.sequence.row_count : position + 1;
+  const int key_at = work.block.item.partition * kPartitionKeys + tile * kTileKeys + (lane % 4) * 2;
+  const int first_seen = a.window > 0 ? position - a.window + 1 - key_at : -kTileKeys;
+  const int end_seen = end - key_at;
 #pragma unroll
-  for (int n = 0; n < 8; ++n)
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const float other = s[n][i];
-      s[n][i] = s[n][i + 2];
-      s[n][i + 2] = other;
-    }
+  for (int i = 0; i < 16; ++i) {
+    const int key = i / 2 * 8 + i % 2;
+    const float score = (half == 0 ? s[i / 2][i % 2] : s[i / 2][i % 2 + 2]) * a.scale;
+    t[i] = key >= first_seen && key < end_seen ? score : -INFINITY;
+  }
 }
 
-/// Scales and masks the scores of this lane's two pairs; leaves the tile's largest of each.
-__device__ inline void mask_scores(const AttentionArguments& a, const UnitWork& work, float (&s)[8][4], int tile,
-                                   int first_pair, int lane) {
-  const int tile_at = work.block.item.partition * kPartitionKeys + tile * kTileKeys;
+/// Each pair's largest score of a tile.
+__device__ inline void find_largest(const float (&s)[8][4], const AttentionArguments& a, const UnitWork& work, int tile,
+                                    int first_pair, int lane) {
 #pragma unroll 1
-  for (int pair = first_pair + lane / 4; pair < first_pair + 16; pair += 8) {
-    const int position = work.position[pair];
-    const int first = a.window > 0 ? position - a.window + 1 : 0;
-    const int end = a.bidirectional != 0 ? work.block.sequence.committed + work.block.sequence.row_count : position + 1;
-    float largest = -INFINITY;
+  for (int half = 0; half < 2; ++half) {
+    const int pair = first_pair + lane / 4 + half * 8;
+    float t[16];
+    read_scores(t, s, half, a, work, pair, tile, lane);
+    float largest = t[0];
 #pragma unroll
-    for (int n = 0; n < 8; ++n)
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int key = tile_at + (lane % 4) * 2 + n * 8 + i;
-        s[n][i] = key >= first && key < end ? s[n][i] * a.scale : -INFINITY;
-        largest = fmaxf(largest, s[n][i]);
-      }
+    for (int i = 1; i < 16; ++i) largest = fmaxf(largest, t[i]);
     largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFU, largest, 1));
     largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFU, largest, 2));
     if (lane % 4 == 0) *unit_floats(UnitMemory::largest, tile, pair) = largest;
-    swap_halves(s);
   }
 }
 
 /// Weights of this lane's two pairs, their sums and decays.
-__device__ inline void weigh_scores(int begin_tile, float (&s)[8][4], int tile, int first_pair, int lane) {
+__device__ inline void weigh_scores(const float (&s)[8][4], const AttentionArguments& a, const UnitWork& work, int tile,
+                                    int first_pair, int lane) {
 #pragma unroll 1
-  for (int pair = first_pair + lane / 4; pair < first_pair + 16; pair += 8) {
+  for (int half = 0; half < 2; ++half) {
+    const int pair = first_pair + lane / 4 + half * 8;
     float before = -INFINITY;
 #pragma unroll 1
-    for (int t = begin_tile; t < tile; ++t) before = fmaxf(before, *unit_floats(UnitMemory::largest, t, pair));
+    for (int t = work.tiles.begin; t < tile; ++t) before = fmaxf(before, *unit_floats(UnitMemory::largest, t, pair));
     const float next = fmaxf(before, *unit_floats(UnitMemory::largest, tile, pair));
     const float keep = before == -INFINITY ? 1.0F : __expf(before - next);
-    float sum = 0.0F;
+    float t[16];
+    read_scores(t, s, half, a, work, pair, tile, lane);
     uint8_t* const row = forward_memory() + UnitMemory::weights + pair * 1024 + tile * 128 + (lane % 4) * 4;
     const int swizzle = pair % 8 * 16;
+    float sum = 0.0F;
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
       float weight[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        weight[i] = s[n][i] == -INFINITY ? 0.0F : __expf(s[n][i] - next);
+        weight[i] = t[n * 2 + i] == -INFINITY ? 0.0F : __expf(t[n * 2 + i] - next);
         sum += weight[i];
       }
       *reinterpret_cast<__nv_bfloat162*>(row + (n * 16 ^ swizzle)) = __floats2bfloat162_rn(weight[0], weight[1]);
@@ -259,7 +269,6 @@ __device__ inline void weigh_scores(int begin_tile, float (&s)[8][4], int tile, 
       *unit_floats(UnitMemory::sums, tile, pair) = sum;
       *unit_floats(UnitMemory::decays, tile, pair) = keep;
     }
-    swap_halves(s);
   }
 }
 
@@ -272,21 +281,23 @@ inline __device__ __noinline__ RingPlace<kStages> weigh_unit(int index, int whic
   const int lane = static_cast<int>(threadIdx.x) % 32;
   KeyRing ring{Ring{shared_address(forward_memory())}, place};
   const UnitWork& work = unit_work(which);
-  // Each scheduler (warp % 4) gets one warp of a tile, also where only the first 16 pairs exist.
-  const int first_pair = (warp + warp / 4) % 4 * 16;
+  // Up to 32 pairs: all tiles at a time, two warps each. More: four tiles; each scheduler (warp % 4) gets one warp of
+  // each.
+  const int at_once = work.pairs <= 32 ? kPartitionTiles : kPartitionTiles / 2;
+  const int own = at_once == kPartitionTiles ? warp % 8 : warp / 4;
+  const int first_pair = (at_once == kPartitionTiles ? warp / 8 : (warp + warp / 4) % 4) * 16;
 #pragma unroll 1
-  for (int half = 0; half < kPartitionTiles; half += 4) {
-    const int end = min(work.tiles.end, half + 4);
-    const int own = half + warp / 4;
+  for (int begin = 0; begin < kPartitionTiles; begin += at_once) {
+    const int end = min(work.tiles.end, begin + at_once);
     float s[8][4] = {};
     bool works = false;
 #pragma unroll 1
-    for (int tile = max(work.tiles.begin, half); tile < end; ++tile) {
+    for (int tile = max(work.tiles.begin, begin); tile < end; ++tile) {
       const uint32_t stage = ring.wait();
       const StreamedKeys streamed = streamed_keys(a, work.block, tile, work.block.sequence.committed);
       if (!streamed.all())
-        fill_tile<HeadDim>(a, unit_places(which) + tile * kTileKeys, streamed, work.kv_head * (HeadDim / 8), stage);
-      if (tile == own && first_pair < work.pairs) {
+        fill_tile<HeadDim>(a, unit_places(which) + tile * kTileKeys, streamed, work.kv_head, 0, stage);
+      if (tile == begin + own && first_pair < work.pairs) {
         works = true;
         score_keys<HeadDim>(
             s, shared_address(forward_memory()) + UnitMemory::queries + static_cast<uint32_t>(first_pair * HeadDim * 2),
@@ -294,9 +305,9 @@ inline __device__ __noinline__ RingPlace<kStages> weigh_unit(int index, int whic
       }
       ring.release(warp, lane);
     }
-    if (works) mask_scores(a, work, s, own, first_pair, lane);
+    if (works) find_largest(s, a, work, begin + own, first_pair, lane);
     unit_sync();
-    if (works) weigh_scores(work.tiles.begin, s, own, first_pair, lane);
+    if (works) weigh_scores(s, a, work, begin + own, first_pair, lane);
   }
   return ring.place;
 }
@@ -320,6 +331,20 @@ __device__ inline void load_values(uint32_t (&b)[4][HeadDim / 64], uint32_t at) 
   }
 }
 
+/// Outputs of 16 pairs from `first_pair` before a tile is added.
+template <int Columns>
+__device__ inline void decay_outputs(float (&out)[Columns][4], int tile, int first_pair, int lane) {
+  const float low = *unit_floats(UnitMemory::decays, tile, first_pair + lane / 4);
+  const float high = *unit_floats(UnitMemory::decays, tile, first_pair + lane / 4 + 8);
+#pragma unroll
+  for (int n = 0; n < Columns; ++n) {
+    out[n][0] *= low;
+    out[n][1] *= low;
+    out[n][2] *= high;
+    out[n][3] *= high;
+  }
+}
+
 /// All tiles of values: O = O decay + P V, a chain over a tile's keys; the partial results to the workspace.
 template <int HeadDim>
 inline __device__ __noinline__ RingPlace<kStages> sum_unit(int index, int which, RingPlace<kStages> place) {
@@ -340,32 +365,28 @@ inline __device__ __noinline__ RingPlace<kStages> sum_unit(int index, int which,
   weights += static_cast<uint32_t>(work.tiles.begin * 128);
 #pragma unroll 1
   for (int tile = work.tiles.begin; tile < work.tiles.end; ++tile) {
+    uint32_t p[4][4];  // weights of 16 pairs, of the first ones before the values are there
+#pragma unroll
+    for (uint32_t step = 0; step < 4; ++step) load_matrices(p[step], weights + (weight_chunk ^ (step * 32)));
+    decay_outputs(out[0], tile, 0, lane);
     const uint32_t stage = ring.wait();
     const StreamedKeys streamed = streamed_keys(a, work.block, tile, work.block.sequence.committed);
-    if (!streamed.all())
-      fill_tile<HeadDim>(a, unit_places(which) + tile * kTileKeys, streamed,
-                         (a.kv_heads + work.kv_head) * (HeadDim / 8), stage);
+    if (!streamed.all()) fill_tile<HeadDim>(a, unit_places(which) + tile * kTileKeys, streamed, work.kv_head, 1, stage);
     uint32_t b[4][2 * columns];
     load_values<HeadDim>(b, stage + values_at);
 #pragma unroll
     for (int m = 0; m < kUnitTiles; ++m) {
       if (m * 16 >= work.pairs) break;
-      const float low = *unit_floats(UnitMemory::decays, tile, m * 16 + lane / 4);
-      const float high = *unit_floats(UnitMemory::decays, tile, m * 16 + lane / 4 + 8);
+      if (m > 0) {
 #pragma unroll
-      for (int n = 0; n < columns; ++n) {
-        out[m][n][0] *= low;
-        out[m][n][1] *= low;
-        out[m][n][2] *= high;
-        out[m][n][3] *= high;
+        for (uint32_t step = 0; step < 4; ++step)
+          load_matrices(p[step], weights + static_cast<uint32_t>(m * 16 * 1024) + (weight_chunk ^ (step * 32)));
+        decay_outputs(out[m], tile, m * 16, lane);
       }
 #pragma unroll
-      for (uint32_t step = 0; step < 4; ++step) {
-        uint32_t p[4];
-        load_matrices(p, weights + static_cast<uint32_t>(m * 16 * 1024) + (weight_chunk ^ (step * 32)));
+      for (uint32_t step = 0; step < 4; ++step)
 #pragma unroll
-        for (int n = 0; n < columns; ++n) mma_step(out[m][n], p, b[step][n * 2], b[step][n * 2 + 1]);
-      }
+        for (int n = 0; n < columns; ++n) mma_step(out[m][n], p[step], b[step][n * 2], b[step][n * 2 + 1]);
     }
     weights += 128;
     ring.release(warp, lane);
