@@ -27,7 +27,7 @@ class RawClient {
   explicit RawClient(uint16_t port, int receive_buffer = 0) {
     socket_ = ::socket(AF_INET, SOCK_STREAM, 0);
     if (receive_buffer > 0) setsockopt(socket_, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof(receive_buffer));
-    timeval patience{20, 0};
+    timeval patience{300, 0};  // beside a sanitizer and other work a reply can take minutes
     setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
     sockaddr_in address{};
     address.sin_family = AF_INET;
