@@ -24,6 +24,7 @@
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <sched.h>
 
 #include "backend/keyed_sampling.h"
 #include "base/error.h"
@@ -48,9 +49,12 @@ struct Settings {
   std::string drafter = "models/demo-dflash2";
   std::string synthetic = "bench/configs/qwen3_5-0.8b.json";
   std::string part = "all";
+  std::string only;  ///< workloads and kinds whose name holds this
+  std::string sets;  ///< drafters whose name holds this
   int threads = 2;
   int repeats = 5;
   int pairs = 9;
+  int counts = 0;  ///< > 0: also print what was drafted
 };
 
 struct Ask {
@@ -82,6 +86,23 @@ struct Run {
     return rounds > 0 ? static_cast<double>(tokens) / static_cast<double>(rounds) : 1.0;
   }
 };
+
+/// Threads that are made from now on run on the cores from `first` to before `last`. Where the system places the
+/// engines' threads and the backend's must not differ between contestants.
+void make_threads_on(int first, int last) {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  for (int core = first; core < last; ++core) CPU_SET(static_cast<size_t>(core), &cores);
+  sched_setaffinity(0, sizeof cores, &cores);
+}
+
+/// A backend whose further threads stay beside the engines' core.
+std::unique_ptr<backend::Backend> make_backend(int threads) {
+  if (threads > 1) make_threads_on(1, threads);
+  auto made = backend::make_cpu_backend(threads);
+  make_threads_on(0, 1);
+  return made;
+}
 
 double processor_seconds() {
   timespec time{};
@@ -319,17 +340,20 @@ bool depths(const Settings& settings, Subject& subject, const Prompts& prompts) 
   const std::map<std::string, std::vector<int32_t>> tried = {
       {"mtp", {1, 2, 3, 4}}, {"dflash2", {1, 2, 3, 4, 5, 6, 7}}, {"copies", {1, 2, 4, 8, 16, 32, 63}}};
   for (const auto& [name, counts] : tried) {
+    if (name.find(settings.sets) == std::string::npos) continue;
     for (const int32_t depth : counts) {
       contestants.push_back({name, depth, start(subject, drafters_of(settings, subject, name), depth)});
     }
   }
-  const std::vector<PolicyRow> policies = {
+  std::vector<PolicyRow> policies = {
       {"mtp+copies", {"mtp", "copies"}}, {"dflash2+copies", {"dflash2", "copies"}}, {"copies", {"copies"}}};
+  std::erase_if(policies, [&](const PolicyRow& row) { return row.name.find(settings.sets) == std::string::npos; });
   const std::vector<Workload> workloads =
       demo_workloads(prompts, told_story(prompts, *contestants[0].started.engine, ends));
   const size_t fixed = contestants.size();
   bool good = true;
   for (const Workload& workload : workloads) {
+    if (workload.name.find(settings.only) == std::string::npos) continue;
     // Policies meet each kind of traffic afresh, and have seen a little of it when they are measured.
     contestants.resize(fixed);
     for (const PolicyRow& policy : policies) {
@@ -362,7 +386,7 @@ Contestant scripted(Subject& subject, const std::string& name, double acceptance
 
 bool synthetic(const Settings& settings) {
   Subject subject;
-  subject.backend = backend::make_cpu_backend(settings.threads);
+  subject.backend = make_backend(settings.threads);
   std::ifstream file(settings.synthetic);
   const nlohmann::json config = nlohmann::json::parse(file);
   subject.model = families::load_synthetic(config, 1, *subject.backend, 256 + 64).model;
@@ -429,7 +453,8 @@ std::vector<Workload> pair_kinds(const Prompts& prompts, const std::string& text
 bool pairs(const Settings& settings, Subject& subject, const Prompts& prompts) {
   const std::vector<int32_t> ends = subject.model->info().end_tokens;
   const Started serial = start(subject, {}, -1, 4);
-  const std::vector<std::string> sets = {"mtp+copies", "dflash2+copies"};
+  std::vector<std::string> sets = {"mtp+copies", "dflash2+copies"};
+  std::erase_if(sets, [&](const std::string& set) { return set.find(settings.sets) == std::string::npos; });
   std::vector<Started> engines;
   const std::vector<Workload> kinds =
       pair_kinds(prompts, told_story(prompts, *serial.engine, ends), subject.model->info().vocabulary_size);
@@ -447,6 +472,7 @@ bool pairs(const Settings& settings, Subject& subject, const Prompts& prompts) {
   fmt::print("{:>12}\n", "ms serial");
   bool good = true;
   for (const Workload& kind : kinds) {
+    if (kind.name.find(settings.only) == std::string::npos) continue;
     fmt::print("  {:<34}", kind.name);
     Started wrong;
     if (kind.name == "drafter always wrong") {
@@ -458,6 +484,9 @@ bool pairs(const Settings& settings, Subject& subject, const Prompts& prompts) {
     for (const Started& started : engines) {
       std::vector<double> ratios;
       std::vector<double> cpu_ratios;
+      int64_t drafted_rows = 0;
+      int64_t accepted_rows = 0;
+      int64_t saved_rounds = 0;
       for (int pair = 0; pair < settings.pairs; ++pair) {
         const auto drafted = [&] { return play(wrong.engine ? *wrong.engine : *started.engine, kind, ends); };
         // Either may go first.
@@ -469,10 +498,16 @@ bool pairs(const Settings& settings, Subject& subject, const Prompts& prompts) {
         ratios.push_back(plain.whole / fast.whole);
         cpu_ratios.push_back(plain.cpu / fast.cpu);
         milliseconds = 1e3 * plain.whole;
+        drafted_rows += fast.drafted;
+        accepted_rows += fast.accepted;
+        saved_rounds += plain.rounds - fast.rounds;
       }
       const double ratio = median(ratios);
       good = good && ratio >= kGoalOfSerial;
       fmt::print("{:>8.3f} ({:.3f}){:<4}", ratio, median(cpu_ratios), ratio >= kGoalOfSerial ? "" : " LOW");
+      if (settings.counts > 0)
+        fmt::print(" [{} of {} drafts, {} rounds saved in {} replies]", accepted_rows, drafted_rows, saved_rounds,
+                   settings.pairs);
     }
     fmt::print("{:>12.1f}\n", milliseconds);
     std::fflush(stdout);
@@ -485,12 +520,13 @@ Settings parse(int count, char** words) {
   for (int i = 1; i + 1 < count; i += 2) {
     const std::string name = words[i];
     const std::string value = words[i + 1];
-    const std::map<std::string, std::string*> texts = {{"--model", &settings.model},
-                                                       {"--drafter", &settings.drafter},
-                                                       {"--synthetic", &settings.synthetic},
-                                                       {"--part", &settings.part}};
-    const std::map<std::string, int*> counts = {
-        {"--threads", &settings.threads}, {"--repeats", &settings.repeats}, {"--pairs", &settings.pairs}};
+    const std::map<std::string, std::string*> texts = {
+        {"--model", &settings.model}, {"--drafter", &settings.drafter}, {"--synthetic", &settings.synthetic},
+        {"--part", &settings.part},   {"--only", &settings.only},       {"--sets", &settings.sets}};
+    const std::map<std::string, int*> counts = {{"--threads", &settings.threads},
+                                                {"--repeats", &settings.repeats},
+                                                {"--pairs", &settings.pairs},
+                                                {"--counts", &settings.counts}};
     if (const auto text = texts.find(name); text != texts.end()) {
       *text->second = value;
     } else if (const auto number = counts.find(name); number != counts.end()) {
@@ -507,7 +543,7 @@ int run(const Settings& settings) {
   bool good = true;
   if (wants("depths") || wants("pairs")) {
     Subject subject;
-    subject.backend = backend::make_cpu_backend(settings.threads);
+    subject.backend = make_backend(settings.threads);
     subject.model = families::load_model(settings.model, *subject.backend, 256 + 64).model;
     const Prompts prompts(settings.model);
     if (wants("depths")) good = depths(settings, subject, prompts) && good;

@@ -21,7 +21,9 @@ DflashDrafter::DflashDrafter(backend::Backend& backend, families::Model& model, 
     : backend_(backend),
       model_(model),
       options_(options),
-      network_(backend, read_dflash_config(config, model.info()), store, options.bits, model.max_rows()) {
+      network_(backend, read_dflash_config(config, model.info()), store, options.bits, model.max_rows()),
+      waiting_(backend, network_.config().hidden_size * static_cast<int64_t>(network_.config().tap_layers.size()),
+               model.max_rows()) {
   const DflashConfig& sizes = network_.config();
   if (sizes.block_size > model.max_rows())
     fail(ErrorKind::unsupported, "the drafter's block of {} rows exceeds the {} rows of a forward", sizes.block_size,
@@ -30,7 +32,7 @@ DflashDrafter::DflashDrafter(backend::Backend& backend, families::Model& model, 
   lanes_a_plan_ = std::clamp(model.max_rows() / sizes.block_size, 1, kMostLanes);
   const int64_t hidden = sizes.hidden_size;
   const int64_t drafted = int64_t{lanes_a_plan_} * drafted_rows();
-  queued_taps_ = backend.allocate(model.max_rows(), hidden * static_cast<int64_t>(sizes.tap_layers.size()));
+  taps_ = backend.allocate(model.max_rows(), hidden * static_cast<int64_t>(sizes.tap_layers.size()));
   hidden_ = backend.allocate(int64_t{lanes_a_plan_} * sizes.block_size, hidden);
   normed_ = backend.allocate(int64_t{lanes_a_plan_} * sizes.block_size, hidden);
   if (sizes.selector_rank > 0) projected_ = backend.allocate(drafted, sizes.selector_rank);
@@ -38,54 +40,48 @@ DflashDrafter::DflashDrafter(backend::Backend& backend, families::Model& model, 
 }
 
 void DflashDrafter::open(int32_t lane, std::span<const int32_t> /*context*/, int32_t /*cached*/) {
-  lanes_.insert_or_assign(lane, false);
+  lanes_.insert_or_assign(lane, Lane{});
 }
 
 void DflashDrafter::close(int32_t lane) {
   const auto found = lanes_.find(lane);
   if (found == lanes_.end()) return;
-  const bool proposed = found->second;
-  lanes_.erase(found);
-  // A kept prefix should hold the context's entries too, unless nothing but drafts that were never wanted would use
-  // them.
-  const int32_t waiting = waiting_rows(lane);
-  if (!proposed && waiting == queue_.rows()) {
-    queue_ = {};
-    waiting_.clear();
+  // A kept prefix should hold the context's entries too, where drafts are likely to be wanted behind it.
+  const int32_t waiting = waiting_.count(lane);
+  if (waiting > 0 && waiting <= most_rows_read_at_the_end && found->second.proposed) {
+    read(waiting_.take([lane](int32_t other) { return other == lane; }));
   }
-  if (waiting > 0) flush();
-}
-
-int32_t DflashDrafter::waiting_rows(int32_t lane) const {
-  const auto found = waiting_.find(lane);
-  return found == waiting_.end() ? 0 : found->second;
+  waiting_.drop(lane);
+  lanes_.erase(found);
 }
 
 void DflashDrafter::absorb(std::span<const KeptRows> kept, backend::Tensor /*hidden*/, backend::Tensor taps) {
   for (const KeptRows& rows : kept) {
-    if (!lanes_.contains(rows.lane)) continue;
-    size_t done = 0;
-    while (done < rows.rows.size()) {
-      if (queue_.rows() == model_.max_rows()) flush();
-      const size_t count = std::min(static_cast<size_t>(model_.max_rows() - queue_.rows()), rows.rows.size() - done);
-      const int32_t first = queue_.rows();
-      const int32_t position = rows.first_position + static_cast<int32_t>(done);
-      queue_.begin_sequence(position, -1, rows.pages, true);
-      for (size_t k = 0; k < count; ++k) {
-        queue_.add_row(0, position + static_cast<int32_t>(k), k == 0 ? -1 : queue_.rows() - 1, false);
-      }
-      backend_.gather_rows(rows.rows.subspan(done, count), taps, queued_taps_.view, first);
-      waiting_[rows.lane] += static_cast<int32_t>(count);
-      done += count;
+    const auto lane = lanes_.find(rows.lane);
+    if (lane == lanes_.end()) continue;
+    lane->second.pages.assign(rows.pages.begin(), rows.pages.end());
+    for (size_t done = 0; done < rows.rows.size();) {
+      const size_t added =
+          waiting_.add(rows.lane, rows.first_position + static_cast<int32_t>(done), rows.rows.subspan(done), {}, taps);
+      if (added == 0) read(waiting_.take([](int32_t) { return true; }));
+      done += added;
     }
   }
 }
 
-void DflashDrafter::flush() {
-  if (queue_.rows() == 0) return;
-  backend_.run(queue_, kContextShape, [this] { network_.absorb(queue_, *cache_, queued_taps_.view); });
-  queue_ = {};
-  waiting_.clear();
+void DflashDrafter::read(std::span<const WaitingRows::Row> rows) {
+  while (!rows.empty()) {
+    const auto some = rows.first(std::min(rows.size(), static_cast<size_t>(model_.max_rows())));
+    backend::Plan plan;
+    for (size_t i = 0; i < some.size(); ++i) {
+      const bool follows = i > 0 && some[i - 1].lane == some[i].lane && some[i - 1].position + 1 == some[i].position;
+      if (!follows) plan.begin_sequence(some[i].position, -1, lanes_.at(some[i].lane).pages, true);
+      plan.add_row(0, some[i].position, follows ? plan.rows() - 1 : -1, false);
+    }
+    waiting_.gather(some, taps_.view);
+    backend_.run(plan, kContextShape, [&] { network_.absorb(plan, *cache_, taps_.view); });
+    rows = rows.subspan(some.size());
+  }
 }
 
 void DflashDrafter::propose(std::span<const DraftRequest> requests, std::span<Draft> out) {
@@ -94,12 +90,15 @@ void DflashDrafter::propose(std::span<const DraftRequest> requests, std::span<Dr
   std::vector<size_t> places;
   for (size_t i = 0; i < requests.size(); ++i) {
     if (requests[i].most <= 0 || !lanes_.contains(requests[i].lane)) continue;
-    lanes_[requests[i].lane] = true;
+    lanes_.at(requests[i].lane).proposed = true;
     wanted.push_back(requests[i]);
     places.push_back(i);
   }
   if (wanted.empty()) return;
-  flush();
+  read(waiting_.take([&](int32_t lane) {
+    return std::any_of(wanted.begin(), wanted.end(),
+                       [lane](const DraftRequest& request) { return request.lane == lane; });
+  }));
   std::vector<Draft> drafts(wanted.size());
   const auto step = static_cast<size_t>(lanes_a_plan_);
   for (size_t i = 0; i < wanted.size(); i += step) {

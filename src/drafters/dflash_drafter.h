@@ -11,6 +11,7 @@
 #include "drafters/candidate_selector.h"
 #include "drafters/dflash_model.h"
 #include "drafters/drafter.h"
+#include "drafters/waiting_rows.h"
 #include "families/model.h"
 
 namespace tensorfold::drafters {
@@ -35,12 +36,16 @@ class DflashDrafter : public Drafter {
   void open(int32_t lane, std::span<const int32_t> context, int32_t cached) override;
   void close(int32_t lane) override;
   void absorb(std::span<const KeptRows> kept, backend::Tensor hidden, backend::Tensor taps) override;
-  [[nodiscard]] int32_t waiting_rows(int32_t lane) const override;
+  [[nodiscard]] int32_t waiting_rows(int32_t lane) const override { return waiting_.count(lane); }
   void propose(std::span<const DraftRequest> requests, std::span<Draft> out) override;
 
  private:
-  /// Projects every queued context row into the pages.
-  void flush();
+  struct Lane {
+    bool proposed = false;
+    std::vector<int32_t> pages;  ///< as of the last kept row
+  };
+  /// Projects context rows that waited into the pages.
+  void read(std::span<const WaitingRows::Row> rows);
   /// Drafts for as many of `requests` as fit one plan.
   void propose_some(std::span<const DraftRequest> requests, std::span<Draft> out);
   [[nodiscard]] int32_t drafted_rows() const { return network_.config().block_size - 1; }
@@ -52,14 +57,13 @@ class DflashDrafter : public Drafter {
   CandidateSelector selector_;
   backend::Cache* cache_ = nullptr;
   int32_t lanes_a_plan_;
-  backend::OwnedTensor queued_taps_;
+  WaitingRows waiting_;  ///< tapped rows
+  backend::OwnedTensor taps_;
   backend::OwnedTensor hidden_;
   backend::OwnedTensor normed_;
   backend::OwnedTensor projected_;
   backend::OwnedTensor logits_;
-  backend::Plan queue_;                           ///< rows whose taps wait in queued_taps_
-  std::unordered_map<int32_t, int32_t> waiting_;  ///< rows of queue_ by lane
-  std::unordered_map<int32_t, bool> lanes_;       ///< whether it proposed for the lane
+  std::unordered_map<int32_t, Lane> lanes_;
 };
 
 }  // namespace tensorfold::drafters

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "drafters/drafter.h"
+#include "drafters/waiting_rows.h"
 #include "families/model.h"
 
 namespace tensorfold::drafters {
@@ -32,17 +33,11 @@ class MtpDrafter : public Drafter {
   void open(int32_t lane, std::span<const int32_t> context, int32_t cached) override;
   void close(int32_t lane) override;
   void absorb(std::span<const KeptRows> kept, backend::Tensor hidden, backend::Tensor taps) override;
-  [[nodiscard]] int32_t waiting_rows(int32_t lane) const override;
+  [[nodiscard]] int32_t waiting_rows(int32_t lane) const override { return waiting_.count(lane); }
   void propose(std::span<const DraftRequest> requests, std::span<Draft> out) override;
 
  private:
-  /// A kept row whose hidden state waits in row `input` of `waiting_inputs_`.
-  struct Queued {
-    int32_t lane;
-    int32_t entry;
-    int32_t token;
-    int32_t input;
-  };
+  using Row = WaitingRows::Row;
   struct Lane {
     bool proposed = false;
     std::vector<int32_t> pages;  ///< as of the last kept row
@@ -50,15 +45,15 @@ class MtpDrafter : public Drafter {
   /// A lane inside a propose call.
   struct Chain {
     size_t request;
-    int32_t entry;       ///< of the row that drafted last
+    int32_t position;    ///< of the row that drafted last
     int32_t hidden_row;  ///< its row in the head's output
     Draft* draft;
   };
 
-  /// Runs the head over every queued row; logits for the last rows of the lanes in `requests`. Returns one Chain each.
-  std::vector<Chain> run_queue(std::span<const DraftRequest> requests, std::span<Draft> out);
+  /// Runs the head over rows that waited; logits for the last rows of the lanes in `requests`. Returns one Chain each.
+  std::vector<Chain> read(const std::vector<Row>& waited, std::span<const DraftRequest> requests, std::span<Draft> out);
   /// Runs it over some of them, in this order.
-  backend::Plan run_rows(std::span<const Queued> rows, std::span<const bool> wanted);
+  backend::Plan run_rows(std::span<const Row> rows, std::span<const bool> wanted);
   /// Draws one token a chain from the logits of the last head forward and drops chains that end.
   void extend_chains(const backend::Plan& plan, std::span<const DraftRequest> requests, std::vector<Chain>& chains);
 
@@ -66,12 +61,10 @@ class MtpDrafter : public Drafter {
   families::Model& model_;
   MtpOptions options_;
   backend::Cache* cache_ = nullptr;
-  int32_t capacity_;                     ///< rows that may wait
-  backend::OwnedTensor waiting_inputs_;  ///< hidden rows of the queue
-  backend::OwnedTensor inputs_;          ///< hidden rows going in
-  backend::OwnedTensor outputs_;         ///< normed rows coming out
+  WaitingRows waiting_;           ///< hidden rows; a row's position is its entry
+  backend::OwnedTensor inputs_;   ///< hidden rows going in
+  backend::OwnedTensor outputs_;  ///< normed rows coming out
   backend::OwnedTensor logits_;
-  std::vector<Queued> queue_;
   std::unordered_map<int32_t, Lane> lanes_;
 };
 
