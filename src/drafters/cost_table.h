@@ -13,7 +13,8 @@ class CostTable {
   /// An unmeasured table is taken to cost 1 + slope * (n - 1) of something.
   explicit CostTable(double slope) : slope_(slope) {}
   /// One more measurement; the first of a count stands as it is. A later one moves its mean by a small step towards it,
-  /// at most a hundredth, so that hiccups do not count for more than any round. Returns the step that everything else
+  /// at most a thirtieth at first and a hundredth once many were seen, so that hiccups do not count for more than any
+  /// round. Returns the step that everything else
   /// should take too (a factor near 1): what changes slowly, a longer context or a busier machine, changes all costs;
   /// the other counts have taken it.
   double record(int32_t count, double seconds);
@@ -29,8 +30,13 @@ class CostTable {
   [[nodiscard]] double between_means(int32_t count) const;
   void fill_known() const;
 
+  struct Mean {
+    double seconds = 0.0;
+    int32_t times = 1;  ///< measurements, or what a calibration counts for
+  };
+
   double slope_;
-  std::map<int32_t, double> means_;
+  std::map<int32_t, Mean> means_;
   mutable std::vector<double> known_;  ///< at(0), at(1), ..., made when first asked for; empty: means_ changed since
 };
 

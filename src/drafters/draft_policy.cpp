@@ -21,6 +21,9 @@ constexpr double kWaitingWeight = 0.3;
 constexpr double kMostSaved = 0.5;
 // One pooled draft of a window says less than the window.
 constexpr double kPooledShare = 0.5;
+// Outcomes after which half of a drafter's promise is trusted.
+constexpr double kHalfTrusted = 6.0;
+constexpr double kAlike = 0.93;
 
 }  // namespace
 
@@ -62,12 +65,19 @@ void DraftPolicy::open(int32_t lane) {
     record.wait = std::min(record.wait, drafter.wait);
   }
   record.rounds.assign(drafters_.size(), 0);
+  for (const DrafterRecord& drafter : drafters_) {
+    if (!drafter.free) record.plain_rounds = std::max(record.plain_rounds, drafter.plain_rounds);
+  }
   record.deeper_wait = options_.deeper_every;
   lanes_.insert_or_assign(lane, std::move(record));
 }
 
 void DraftPolicy::close(int32_t lane, int32_t tokens) {
-  lanes_.erase(lane);
+  const auto found = lanes_.find(lane);
+  if (found != lanes_.end()) {
+    for (DrafterRecord& drafter : drafters_) drafter.plain_rounds = found->second.plain_rounds;
+    lanes_.erase(found);
+  }
   if (tokens > 0) typical_reply_ += kReplyWeight * (tokens - typical_reply_);
 }
 
@@ -111,12 +121,15 @@ DraftPolicy::LaneRecord* DraftPolicy::learn(int32_t lane, int32_t drafter, int32
   return &record;
 }
 
-void DraftPolicy::record_outcome(int32_t lane, int32_t drafter, int32_t drafted, int32_t accepted) {
+void DraftPolicy::record_outcome(int32_t lane, int32_t drafter, int32_t drafted, int32_t accepted, double dearer) {
   LaneRecord* record = learn(lane, drafter, drafted, accepted);
   if (record == nullptr) return;
   // What these drafts cost more than a plain row, against what their tokens would have cost in plain rounds.
   const double plain = forward_.at(record->lanes);
-  record->gained += accepted * plain / record->lanes - extra_seconds(record->lanes, drafter, drafted);
+  const double gained = accepted * plain / record->lanes - dearer * extra_seconds(record->lanes, drafter, drafted);
+  record->gained += gained;
+  record->won_drafter = drafter;
+  record->won_drafts = gained > 0.0 ? drafted : 0;
   record->elapsed += accepted * plain / record->lanes;
 }
 
@@ -157,6 +170,19 @@ double DraftPolicy::credit(const LaneRecord& lane) const {
   return lane.gained + options_.allowed_rounds * round + options_.allowed_share * lane.elapsed;
 }
 
+bool DraftPolicy::may_stake(const LaneRecord& lane, int32_t drafter, double extra, double tokens, int32_t tokens_left,
+                            int32_t others, double more) const {
+  const double plain = forward_.at(others + 1) / (others + 1);
+  const double known = drafters_[static_cast<size_t>(drafter)].outcomes;
+  const double trust = options_.trust * known / (known + kHalfTrusted);
+  const double expected = std::min(tokens, static_cast<double>(tokens_left)) - 1.0;
+  const double stake = extra - trust * expected * plain;
+  const double left = std::min(static_cast<double>(tokens_left), typical_reply_);
+  // A lane that gained may stake that; its allowance is bounded by what is left of the reply.
+  const double allowed = credit(lane) - std::max(lane.gained, 0.0);
+  return stake <= std::max(lane.gained, 0.0) + std::min(allowed, options_.allowed_of_left * left * plain) + more;
+}
+
 double DraftPolicy::extra_seconds(int32_t lanes, int32_t drafter, int32_t drafts) const {
   return forward_.at(lanes + drafts) - forward_.at(lanes) + proposal_cost(drafter, drafts);
 }
@@ -165,7 +191,6 @@ DraftPolicy::Choice DraftPolicy::choose_alone(const LaneRecord& lane, const Lane
   Choice choice;
   const double plain = 1.0 / std::max(forward_.at(others + 1), 1e-9);
   choice.rate = plain;
-  const double stake = credit(lane);
   for (DraftOption option : offer.options) {
     const auto index = static_cast<size_t>(option.drafter);
     const int32_t offered = option.most;
@@ -173,14 +198,19 @@ DraftPolicy::Choice DraftPolicy::choose_alone(const LaneRecord& lane, const Lane
     double tokens = 1.0;
     double best_rate = 0.0;
     int32_t best = 0;
-    for (int32_t n = 1; n <= option.most; ++n) {
-      if (extra_seconds(others + 1, option.drafter, n) > stake) {
-        option.most = n - 1;
-        break;
-      }
+    option.most = 0;
+    double highest = 0.0;
+    Choice likely;
+    for (int32_t n = 1; n <= offered; ++n) {
       landed *= lane.acceptance[index].at(n - 1);
       tokens += landed;
       const double rate = tokens / std::max(forward_.at(others + 1 + n) + proposal_cost(option.drafter, n), 1e-9);
+      highest = std::max(highest, rate);
+      // Of depths that promise about the same the deepest: its windows tell about all.
+      if (rate >= kAlike * highest) likely = {.option = option, .rate = rate, .likely = n, .expected = tokens};
+      const double extra = extra_seconds(others + 1, option.drafter, n);
+      if (!may_stake(lane, option.drafter, extra, tokens, offer.tokens_left, others)) continue;
+      option.most = n;
       if (rate > best_rate) {
         best_rate = rate;
         best = n;
@@ -191,7 +221,12 @@ DraftPolicy::Choice DraftPolicy::choose_alone(const LaneRecord& lane, const Lane
     const double wanted = lane.preferred >= 0 && lane.preferred != option.drafter ? choice.rate * kSwitch : choice.rate;
     const bool first = choice.offered == 0 && offered > 0;
     if (on_trial || first || (worth && best_rate > wanted)) {
-      choice = {option, offered, worth ? best : 0, worth ? std::max(best_rate, plain) : plain};
+      choice = {.option = option,
+                .offered = offered,
+                .best = worth ? best : 0,
+                .rate = worth ? std::max(best_rate, plain) : plain,
+                .likely = likely.likely,
+                .expected = likely.expected};
       if (on_trial) break;
     }
   }
@@ -243,12 +278,18 @@ void DraftPolicy::try_deeper(LaneRecord& lane, const Choice& choice, int32_t roo
 
 void DraftPolicy::probe(LaneRecord& lane, const Choice& choice, const LaneOffer& offer, int32_t room, Grant& grant) {
   if (choice.offered <= 0) return;
-  DrafterRecord& drafter = drafters_[static_cast<size_t>(choice.option.drafter)];
   if (grant.drafts > 0) {
+    DrafterRecord& drafter = drafters_[static_cast<size_t>(choice.option.drafter)];
     lane.plain_rounds = 0;
     lane.preferred = grant.drafter;
     if (lane.gained > 0.0) drafter.wait = lane.wait = options_.first_wait;
     try_deeper(lane, choice, room, grant);
+    return;
+  }
+  // What has just won goes on until it loses, whatever is believed of it.
+  const int32_t again = std::min({lane.won_drafts, choice.offered, room});
+  if (again > 0 && lane.won_drafter == choice.option.drafter && credit(lane) > 0.0) {
+    grant = {choice.option.drafter, again, 0};
     return;
   }
   lane.plain_rounds += 1;
@@ -256,11 +297,24 @@ void DraftPolicy::probe(LaneRecord& lane, const Choice& choice, const LaneOffer&
   for (const DraftOption& option : offer.options) {
     if (drafters_[static_cast<size_t>(option.drafter)].free) grant = {option.drafter, 0, option.most};
   }
-  // Others cost a proposal and what must be read for it.
-  const int32_t drafts = unfed_drafts(choice);
-  const double cost = proposal_cost(choice.option.drafter, drafts) + reading_seconds(choice.option);
+  if (!drafters_[static_cast<size_t>(choice.option.drafter)].free) try_paid(lane, choice, offer, room, grant);
+}
+
+void DraftPolicy::try_paid(LaneRecord& lane, const Choice& choice, const LaneOffer& offer, int32_t room, Grant& grant) {
+  DrafterRecord& drafter = drafters_[static_cast<size_t>(choice.option.drafter)];
   const bool unknown = drafter.outcomes < options_.first_outcomes;
-  if (drafter.free || lane.plain_rounds < (unknown ? options_.first_wait / 2 : lane.wait)) return;
+  if (lane.plain_rounds < (unknown ? options_.first_wait / 2 : lane.wait)) return;
+  const int32_t others = lane.lanes - 1;
+  const double plain = forward_.at(lane.lanes) / lane.lanes;
+  const double reading = reading_seconds(choice.option);
+  const double rows = forward_.at(lane.lanes + choice.likely) - forward_.at(lane.lanes);
+  const double extra = extra_seconds(lane.lanes, choice.option.drafter, choice.likely);
+  const double worth = (choice.expected - 1.0) * plain;
+  const bool fed = !unknown && choice.likely > 0 && choice.likely <= room && worth > rows &&
+                   may_stake(lane, choice.option.drafter, extra, choice.expected, offer.tokens_left, others,
+                             std::max(probe_credit_ - reading, 0.0));
+  const int32_t unfed = unfed_drafts(choice);
+  const double cost = reading + (fed ? std::max(extra - worth, 0.0) : proposal_cost(choice.option.drafter, unfed));
   if (!unknown) {
     if (cost > probe_credit_) return;
     probe_credit_ -= cost;
@@ -268,7 +322,11 @@ void DraftPolicy::probe(LaneRecord& lane, const Choice& choice, const LaneOffer&
     drafter.wait = lane.wait;
   }
   lane.plain_rounds = 0;
-  grant = {choice.option.drafter, 0, drafts};
+  if (fed) {
+    grant = {choice.option.drafter, choice.likely, 0};
+  } else {
+    grant = {choice.option.drafter, 0, unfed};
+  }
 }
 
 int32_t DraftPolicy::unfed_drafts(const Choice& choice) const {

@@ -63,10 +63,12 @@ class DraftPolicy {
     int32_t longest_wait = 128;
     int32_t deeper_every = 16;        ///< drafted rounds between tries of one draft more; doubles up to longest_wait
     double allowed_rounds = 1.5;      ///< plain rounds that a lane's drafts may lose
-    double allowed_share = 0.015;     ///< and this share of the lane's rounds so far
-    double probe_rounds = 3.0;        ///< plain rounds that tries of a drafter may cost at once,
-    double probe_share = 0.015;       ///< and their share of all rounds
-    int32_t first_outcomes = 16;      ///< a drafter is tried freely until so many outcomes are known
+    double allowed_share = 0.015;     ///< and this share of the lane's rounds so far,
+    double allowed_of_left = 0.04;    ///< but no more than this share of the rounds that may still come
+    double probe_rounds = 8.0;        ///< plain rounds that tries of a drafter may cost at once,
+    double probe_share = 0.01;        ///< and their share of all rounds
+    double trust = 0.8;               ///< of an expected gain, what counts before it was made (of a drafter known well)
+    int32_t first_outcomes = 8;       ///< a drafter is tried freely until so many outcomes are known
     double typical_reply = 256.0;     ///< tokens of a reply, before any was seen
     int32_t least_waiting_rows = 16;  ///< so few waiting rows are read without asking whether that pays
   };
@@ -85,7 +87,9 @@ class DraftPolicy {
   void record_proposal(int32_t drafter, int32_t drafts, double seconds);
   /// Reading `rows` waiting rows (of all lanes that it reads for) took `seconds`, the proposal itself not counted.
   void record_waiting_rows(int32_t drafter, int32_t rows, double seconds);
-  void record_outcome(int32_t lane, int32_t drafter, int32_t drafted, int32_t accepted);
+  /// `dearer`: what the round's drafts took over what the tables say, 1 where that was not measured. The lane's account
+  /// is charged what was taken, so that a wrong table costs no more than a wrong drafter.
+  void record_outcome(int32_t lane, int32_t drafter, int32_t drafted, int32_t accepted, double dearer = 1.0);
   /// Of `drafted` unfed drafts the first `right` were what the reply went on with.
   void record_unfed(int32_t lane, int32_t drafter, int32_t drafted, int32_t right);
   /// What a round of `rows` rows costs, measured on purpose.
@@ -117,7 +121,8 @@ class DraftPolicy {
     AcceptanceByDepth acceptance;
     CostTable cost;
     int32_t outcomes = 0;
-    int32_t wait = 0;                  ///< plain rounds before a probe, as the last lane left it
+    int32_t wait = 0;                  ///< plain rounds before a probe, as the last lane left it,
+    int32_t plain_rounds = 0;          ///< and those that went by since the last one
     double seconds_a_waiting_row = 0;  ///< 0: unmeasured
   };
   struct LaneRecord {
@@ -129,9 +134,11 @@ class DraftPolicy {
     int32_t deeper_wait = 0;
     int32_t deeper_from = -1;  ///< the drafts of the round that was tried one deeper; -1: judged
     int32_t preferred = -1;
-    int32_t lanes = 1;     ///< of the round it was last granted in
-    double gained = 0.0;   ///< seconds that drafts saved against plain rounds; below 0: lost
-    double elapsed = 0.0;  ///< seconds of its rounds, had they been plain
+    int32_t won_drafter = -1;  ///< whose last window was worth what it took,
+    int32_t won_drafts = 0;    ///< and how many it had; 0: it was not
+    int32_t lanes = 1;         ///< of the round it was last granted in
+    double gained = 0.0;       ///< seconds that drafts saved against plain rounds; below 0: lost
+    double elapsed = 0.0;      ///< seconds of its rounds, had they been plain
   };
   /// Adds an outcome to what is believed of a drafter, for all lanes and for one; the lane's record or null.
   LaneRecord* learn(int32_t lane, int32_t drafter, int32_t drafted, int32_t accepted);
@@ -140,6 +147,8 @@ class DraftPolicy {
     int32_t offered = 0;  ///< drafts of the option as offered
     int32_t best = 0;
     double rate = 0.0;
+    int32_t likely = 0;     ///< the deepest with about the highest rate, whether that pays or not
+    double expected = 1.0;  ///< tokens of such a window
   };
 
   /// The option and depth with the highest rate for a lane that stands alone with `others` rows beside it.
@@ -149,12 +158,21 @@ class DraftPolicy {
   [[nodiscard]] bool pays_reading(const DraftOption& option, int32_t tokens_left, double rate, double plain) const;
   /// Seconds that the lane's drafts may still lose; below 0: it is in debt.
   [[nodiscard]] double credit(const LaneRecord& lane) const;
+  /// Whether the lane (with `more` seconds beside its own) may stake a window that would get `tokens` tokens for
+  /// `extra` seconds more than a plain row. A
+  /// part of the tokens that it stands to get counts as gained already, the more of it the better the drafter is known:
+  /// else one that pays only when it is deep could never begin.
+  [[nodiscard]] bool may_stake(const LaneRecord& lane, int32_t drafter, double extra, double tokens,
+                               int32_t tokens_left, int32_t others, double more = 0.0) const;
   /// Seconds that `drafts` drafts add to a round of `lanes` pending tokens.
   [[nodiscard]] double extra_seconds(int32_t lanes, int32_t drafter, int32_t drafts) const;
   /// Adds draft after draft where it raises the round's rate the most.
   void fill(std::span<const Choice> choices, std::span<const LaneOffer> offers, int32_t most_rows,
             std::span<Grant> grants) const;
   void probe(LaneRecord& lane, const Choice& choice, const LaneOffer& offer, int32_t room, Grant& grant);
+  /// A try of the choice's drafter: fed where its tokens are expected to be worth their rows (that costs less, and
+  /// windows that follow one another land more than windows here and there), else only looked at.
+  void try_paid(LaneRecord& lane, const Choice& choice, const LaneOffer& offer, int32_t room, Grant& grant);
   /// The most drafts that cost little more than one to propose.
   [[nodiscard]] int32_t unfed_drafts(const Choice& choice) const;
   void try_deeper(LaneRecord& lane, const Choice& choice, int32_t room, Grant& grant) const;

@@ -7,7 +7,7 @@ namespace {
 
 constexpr int32_t row_counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 48, 64};
 constexpr int32_t draft_counts[] = {1, 2, 3, 4, 6, 8, 12, 16};
-constexpr int32_t passes = 2;
+constexpr int32_t passes = 3;
 constexpr int32_t most_kept = 4;
 constexpr int32_t most_tokens = 256;
 // Seconds for all of it, over every run; a round slower than this is not tried, since a request would wait for it.
@@ -96,9 +96,9 @@ bool CostCalibration::ends(const std::function<bool()>& stop) {
 
 void CostCalibration::measure_forwards(Sequence& sequence, const std::function<bool()>& stop) {
   for (const int32_t rows : row_counts) {
-    if (rows > window_rows_ || !pool_.reserve(sequence.lane, sequence.size() + rows)) break;
+    if (rows > window_rows_) break;
     for (int32_t times = 0; times < (rows <= 8 ? 3 : 1); ++times) {
-      if (ends(stop)) return;
+      if (ends(stop) || !pool_.reserve(sequence.lane, sequence.size() + rows)) return;
       const double seconds = measure(sequence, {}, rows);
       const auto [place, added] = fastest_.try_emplace(rows, seconds);
       if (!added) place->second = std::min(place->second, seconds);
@@ -111,9 +111,9 @@ void CostCalibration::measure_forwards(Sequence& sequence, const std::function<b
 void CostCalibration::measure_proposals(Sequence& sequence, int32_t drafter, const std::function<bool()>& stop) {
   int32_t widest = 0;
   for (const int32_t most : draft_counts) {
-    if (most >= window_rows_ || !pool_.reserve(sequence.lane, sequence.size() + most)) break;
-    for (int32_t times = 0; times < 2; ++times) {
-      if (ends(stop)) return;
+    if (most >= window_rows_) break;
+    for (int32_t times = 0; times < 3; ++times) {
+      if (ends(stop) || !pool_.reserve(sequence.lane, sequence.size() + most)) return;
       const Clock::time_point start = Clock::now();
       const drafters::Draft draft = drafts_.propose_for_calibration(sequence, drafter, most);
       const auto count = static_cast<int32_t>(draft.tokens.size());
@@ -121,11 +121,12 @@ void CostCalibration::measure_proposals(Sequence& sequence, int32_t drafter, con
       const double seconds = proposal + measure(sequence, draft.tokens, 1 + count);
       spent_ += seconds_since(start);
       widest = std::max(widest, count);
-      // The first of two reads what waited.
+      // The first reads what waited.
       if (times == 0 || count == 0) continue;
-      // The mean of two passes: a fortunate one must not make drafts look cheaper than they are.
+      // The fastest, as of plain rounds: drafts that look too cheap are tried, and what they take is charged; drafts
+      // that look too dear are never tried, and nobody learns what they take.
       const auto [place, added] = drafted_.try_emplace({drafter, count}, seconds);
-      if (!added) place->second = 0.5 * (place->second + seconds);
+      if (!added) place->second = std::min(place->second, seconds);
     }
     if (widest < most) return;
   }

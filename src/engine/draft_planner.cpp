@@ -15,6 +15,7 @@ namespace {
 constexpr double prior_chance = 0.7;
 // Rows a lane that a drafter reads round after round: its accepted window. More are a prompt, or plain rounds.
 constexpr int32_t steady_rows = 16;
+constexpr double most_dearer = 1.6;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -148,15 +149,20 @@ void DraftPlanner::note_proposal(int32_t drafter, std::span<const drafters::Draf
   policy_.record_waiting_rows(drafter, waiting, seconds);
 }
 
-void DraftPlanner::record_forward(int32_t rows, double seconds) {
+void DraftPlanner::record_forward(int32_t rows, int32_t lanes, double seconds) {
   const Paid paid = std::exchange(paid_, {});
   if (std::exchange(odd_round_, false)) return;
+  const int32_t each = paid.drafts / std::max(paid.lanes, 1);
+  const double plain = policy_.forward_costs().at(lanes);
+  const double told = policy_.forward_costs().at(rows) - plain +
+                      (paid.drafter >= 0 ? paid.lanes * policy_.proposal_cost(paid.drafter, each) : 0.0);
+  // One round in the way of other work says little.
+  if (rows > lanes && told > 0.0) dearer_ = std::clamp((paid.seconds + seconds - plain) / told, 0.7, most_dearer);
   if (paid.drafter < 0) {
     policy_.record_forward(rows, seconds);
     return;
   }
   // A proposal also costs what the round after it takes longer: it drives the target's weights out of the caches.
-  const int32_t each = paid.drafts / std::max(paid.lanes, 1);
   const double whole = paid.seconds + seconds - policy_.forward_costs().at(rows);
   if (each > 0) policy_.record_proposal(paid.drafter, each, std::max(whole, 0.5 * paid.seconds) / paid.lanes);
 }
@@ -229,6 +235,7 @@ std::vector<Proposal> DraftPlanner::propose(std::span<Sequence* const> sequences
   std::vector<Proposal> proposals(sequences.size());
   paid_ = {};
   odd_round_ = false;
+  dearer_ = 1.0;
   if (sequences.empty() || drafters_.empty()) return proposals;
   std::vector<Lane> lanes;
   for (size_t i = 0; i < sequences.size(); ++i) {
@@ -280,7 +287,7 @@ void DraftPlanner::observe(const Sequence& sequence, int32_t drafter, const draf
   at(drafter).observe(sequence.lane_index, draft, accepted);
   const std::vector<int32_t> depths = window_depths(draft.parents, draft.tokens.size());
   const int32_t deepest = depths.empty() ? 0 : *std::max_element(depths.begin(), depths.end()) + 1;
-  policy_.record_outcome(sequence.lane_index, drafter, deepest, accepted);
+  policy_.record_outcome(sequence.lane_index, drafter, deepest, accepted, dearer_);
 }
 
 }  // namespace tensorfold::engine

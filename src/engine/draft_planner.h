@@ -47,8 +47,9 @@ class DraftPlanner {
   /// Rows of the last forward that stay, of opened lanes.
   void absorb(std::span<const drafters::KeptRows> kept, backend::Tensor hidden, backend::Tensor taps);
   void observe(const Sequence& sequence, int32_t drafter, const drafters::Draft& draft, int32_t accepted);
-  /// A round of `rows` rows without prompt rows took so long.
-  void record_forward(int32_t rows, double seconds);
+  /// A round of `rows` rows for `lanes` pending tokens, without prompt rows, took so long; before observe() of its
+  /// windows.
+  void record_forward(int32_t rows, int32_t lanes, double seconds);
 
   /// For measuring costs on purpose: a proposal of up to `most` drafts of one drafter for an opened lane with pages for
   /// them (the first for a lane reads its prompt), and what rounds were measured to take, with a proposal or without.
@@ -100,6 +101,7 @@ class DraftPlanner {
   std::unordered_map<int32_t, Unfed> unfed_;                   ///< by lane
   Paid paid_;               ///< the steady proposal of this round; record_forward() settles it
   bool odd_round_ = false;  ///< something in this round makes its cost no measure of others
+  double dearer_ = 1.0;     ///< what this round's drafts took over what the tables say
   std::vector<bool> free_;  ///< proposes from tokens alone
   drafters::TargetOutputs wants_;
   drafters::DraftPolicy policy_;

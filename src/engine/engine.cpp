@@ -216,8 +216,9 @@ class ThreadedEngine final : public Engine {
         return stopping_ || !inbox_.empty();
       });
       if (calibration_.done() && log_) log_(drafts_.describe_costs());
-    } catch (const std::exception&) {
+    } catch (const std::exception& error) {
       calibrates_ = false;  // rounds measure as they go
+      if (log_) log_(fmt::format("costs were not measured: {}", error.what()));
     }
   }
 

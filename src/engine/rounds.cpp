@@ -313,6 +313,10 @@ void Rounds::step(std::vector<std::shared_ptr<Sequence>>& yielded) {
   std::vector<Acceptance> acceptances = accept(round, drawn, logprobs);
   const double seconds = seconds_between(start, Clock::now());
   ++totals_.rounds;
+  // Before the windows are settled: what this round took is charged to its drafts.
+  if (round.prompt_rows == 0) {
+    drafts_.record_forward(round.decode_rows, static_cast<int32_t>(round.windows.size()), seconds);
+  }
   settle(round, acceptances);
   for (size_t i = 0; i < round.windows.size(); ++i) {
     deliver(*round.windows[i].sequence, acceptances[i], logprobs[i]);
@@ -324,7 +328,6 @@ void Rounds::step(std::vector<std::shared_ptr<Sequence>>& yielded) {
   } else {
     const bool waiting = std::any_of(running_.begin(), running_.end(), [](const auto& s) { return !s->decodes(); });
     if (waiting) share_.decode_round(seconds);
-    drafts_.record_forward(round.decode_rows, seconds);
   }
 }
 

@@ -204,6 +204,135 @@ TEST(DraftPolicy, ADrafterThatPaysOnlyWhenItIsDeepIsFoundByTriesThatAreNotFed) {
   EXPECT_GE(tokens / seconds, 0.9 * 8.0 / (cpu_cost(8) + 1.5));
 }
 
+/// A reply of a known text whose hard positions a drafter always misses, as a small model serves it: a plain round
+/// costs 1, a window of eight rows four, reading a row that waited a twentieth.
+struct Replay {
+  std::vector<bool> hard;  ///< by position of the reply
+  int32_t most = 7;        ///< drafts of the drafter
+  double proposal = 1.7;   ///< of any number of drafts,
+  double chained = 0.0;    ///< and more for each behind the first
+  double dearer = 1.0;     ///< what drafts really take over what was calibrated
+
+  static double rows(int32_t count) { return count <= 4 ? 1.0 + 0.37 * (count - 1) : 2.1 + 0.51 * (count - 4); }
+  [[nodiscard]] double propose(int32_t drafts) const { return drafts > 0 ? proposal + chained * (drafts - 1) : 0.0; }
+  [[nodiscard]] int32_t lands(size_t from, int32_t drafts) const {
+    int32_t landed = 0;
+    while (landed < drafts && from + static_cast<size_t>(landed) < hard.size() &&
+           !hard[from + static_cast<size_t>(landed)])
+      ++landed;
+    return landed;
+  }
+  void calibrate(DraftPolicy& policy, int32_t drafter) const {
+    for (const int32_t count : {1, 2, 3, 4, 6, 8, 12, 16, 64}) policy.calibrate_forward(count, rows(count));
+    for (const int32_t drafts : {1, 2, 4, 8}) policy.calibrate_proposal(drafter, drafts, propose(drafts));
+    policy.calibrate_waiting_row(drafter, 0.05);
+  }
+  /// Seconds of the reply when it always drafts so many.
+  [[nodiscard]] double always(int32_t drafts) const {
+    double seconds = 0.0;
+    for (size_t at = 1; at < hard.size(); at += static_cast<size_t>(1 + lands(at, drafts))) {
+      seconds += rows(1 + drafts) + propose(drafts);
+    }
+    return seconds;
+  }
+  [[nodiscard]] double best() const {
+    double seconds = always(0);
+    for (int32_t drafts = 1; drafts <= most; ++drafts) seconds = std::min(seconds, always(drafts));
+    return seconds;
+  }
+  /// Seconds under the policy.
+  double play(DraftPolicy& policy, int32_t drafter) const {
+    policy.open(0);
+    double seconds = 0.0;
+    int32_t waiting = 30;
+    for (size_t at = 1; at < hard.size();) {
+      const auto left = static_cast<int32_t>(hard.size() - at);
+      const LaneOffer offer{0, {{drafter, std::min(63, left), waiting}}, left};
+      const Grant grant = policy.allot({&offer, 1}, 64)[0];
+      const int32_t drafts = std::min(grant.drafts, most);
+      const int32_t asked = std::min(std::max(grant.drafts, grant.unfed), most);
+      const double extra = dearer * (rows(1 + drafts) - rows(1) + propose(asked));
+      seconds += 1.0 + extra;
+      if (asked > 0) {
+        seconds += 0.05 * waiting;
+        waiting = 0;
+      }
+      const int32_t landed = lands(at, drafts);
+      if (drafts > 0) {
+        // As the engine does: the tables learn what rounds took, and this round's drafts are charged it.
+        const double told = rows(1 + drafts) - rows(1) + policy.proposal_cost(drafter, drafts);
+        policy.record_proposal(drafter, drafts, 1.0 + extra - rows(1 + drafts));
+        policy.record_outcome(0, drafter, drafts, landed, extra / told);
+      }
+      if (grant.unfed > 0) policy.record_unfed(0, drafter, asked, lands(at, asked));
+      at += static_cast<size_t>(1 + landed);
+      waiting += 1 + landed;
+    }
+    policy.close(0, static_cast<int32_t>(hard.size()));
+    return seconds;
+  }
+};
+
+std::vector<bool> text_with_hard(size_t tokens, double share, std::mt19937& random) {
+  std::bernoulli_distribution is_hard(share);
+  std::vector<bool> hard(tokens);
+  for (size_t i = 0; i < tokens; ++i) hard[i] = is_hard(random);
+  return hard;
+}
+
+/// What replies of such texts take under the policy, against plain rounds and against the best fixed depth, over all
+/// but the first few.
+struct Shares {
+  double of_serial = 0.0;
+  double of_best = 0.0;
+};
+Shares replay_many(const Replay& kind, double hard, size_t tokens, std::mt19937& random) {
+  DraftPolicy policy;
+  const int32_t drafter = policy.add_drafter("test", 0.7, false);
+  kind.calibrate(policy, drafter);
+  double serial = 0.0;
+  double best = 0.0;
+  double played = 0.0;
+  for (int reply = 0; reply < 40; ++reply) {
+    Replay one = kind;
+    one.hard = text_with_hard(tokens, hard, random);
+    const double seconds = one.play(policy, drafter);
+    if (reply < 6) continue;
+    played += seconds;
+    serial += one.always(0);
+    best += one.best();
+  }
+  return {serial / played, best / played};
+}
+
+TEST(DraftPolicy, ABlockDrafterThatPaysOnlyWhenDeepIsFoundInShortReplies) {
+  std::mt19937 random(5);
+  for (const size_t tokens : {size_t{67}, size_t{128}}) {
+    for (const double hard : {0.0, 0.02, 0.04}) {
+      const Shares shares = replay_many({}, hard, tokens, random);
+      EXPECT_GE(shares.of_best, 0.9) << hard << " of " << tokens;
+    }
+  }
+}
+
+TEST(DraftPolicy, ADrafterThatGainsNothingCostsLessThanATwentieth) {
+  std::mt19937 random(6);
+  const Replay block;
+  const Replay chain{.hard = {}, .most = 4, .proposal = 0.6, .chained = 0.5};
+  for (const Replay& kind : {block, chain}) {
+    for (const double hard : {0.04, 0.08, 0.15, 0.3, 0.6, 1.0}) {
+      for (const double dearer : {1.0, 1.3}) {
+        Replay replay = kind;
+        replay.dearer = dearer;
+        for (const size_t tokens : {size_t{8}, size_t{24}, size_t{128}, size_t{300}}) {
+          EXPECT_GE(replay_many(replay, hard, tokens, random).of_serial, 0.96)
+              << "hard " << hard << ", " << tokens << " tokens, most " << kind.most << ", dearer " << dearer;
+        }
+      }
+    }
+  }
+}
+
 TEST(DraftPolicy, WaitingRowsAreReadOnlyWhereThatPays) {
   DraftPolicy policy;
   const int32_t paid = policy.add_drafter("paid", 0.9, false);
