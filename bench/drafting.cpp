@@ -269,7 +269,8 @@ bool print_depths(const Workload& workload, const std::vector<Contestant>& conte
       const Contestant& c = contestants[i];
       if (c.depth < 0 && c.name == policy.name) reached = figures[i].ratio;
       const bool own = std::find(policy.drafters.begin(), policy.drafters.end(), c.name) != policy.drafters.end();
-      if (c.depth < 1 || !own || figures[i].ratio <= best) continue;
+      // What drafted nothing is serial, and faster by chance only.
+      if (c.depth < 1 || !own || figures[i].expected < 1.001 || figures[i].ratio <= best) continue;
       best = figures[i].ratio;
       which = fmt::format("{} {}", c.name, c.depth);
     }

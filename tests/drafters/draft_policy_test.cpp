@@ -235,11 +235,6 @@ struct Replay {
     }
     return seconds;
   }
-  [[nodiscard]] double best() const {
-    double seconds = always(0);
-    for (int32_t drafts = 1; drafts <= most; ++drafts) seconds = std::min(seconds, always(drafts));
-    return seconds;
-  }
   /// Seconds under the policy.
   double play(DraftPolicy& policy, int32_t drafter) const {
     policy.open(0);
@@ -290,8 +285,7 @@ Shares replay_many(const Replay& kind, double hard, size_t tokens, std::mt19937&
   DraftPolicy policy;
   const int32_t drafter = policy.add_drafter("test", 0.7, false);
   kind.calibrate(policy, drafter);
-  double serial = 0.0;
-  double best = 0.0;
+  std::vector<double> fixed(static_cast<size_t>(kind.most) + 1, 0.0);
   double played = 0.0;
   for (int reply = 0; reply < 40; ++reply) {
     Replay one = kind;
@@ -299,10 +293,9 @@ Shares replay_many(const Replay& kind, double hard, size_t tokens, std::mt19937&
     const double seconds = one.play(policy, drafter);
     if (reply < 6) continue;
     played += seconds;
-    serial += one.always(0);
-    best += one.best();
+    for (size_t drafts = 0; drafts < fixed.size(); ++drafts) fixed[drafts] += one.always(static_cast<int32_t>(drafts));
   }
-  return {serial / played, best / played};
+  return {fixed[0] / played, *std::min_element(fixed.begin(), fixed.end()) / played};
 }
 
 TEST(DraftPolicy, ABlockDrafterThatPaysOnlyWhenDeepIsFoundInShortReplies) {
