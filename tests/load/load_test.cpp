@@ -40,14 +40,16 @@ double resident_mib() {
   return static_cast<double>(resident * sysconf(_SC_PAGESIZE)) / 1048576.0;
 }
 
-/// A request that carries a word of its own.
+/// What only the reply to this request says.
+std::string secret_of(int word) { return std::to_string(11 + 3 * word) + " + " + std::to_string(20 + word); }
+
+/// A request that carries a secret of its own.
 std::string body_of(int word, bool stream) {
-  const Json body = {
-      {"messages", Json::array({{{"role", "user"}, {"content", "Repeat this text:\nsecret" + std::to_string(word)}}})},
-      {"chat_template_kwargs", {{"enable_thinking", false}}},
-      {"temperature", 0},
-      {"max_tokens", 24},
-      {"stream", stream}};
+  const Json body = {{"messages", Json::array({{{"role", "user"}, {"content", "What is " + secret_of(word) + "?"}}})},
+                     {"chat_template_kwargs", {{"enable_thinking", false}}},
+                     {"temperature", 0},
+                     {"max_tokens", 24},
+                     {"stream", stream}};
   return dump(body);
 }
 
@@ -79,6 +81,8 @@ class Load : public ::testing::Test {
       client.send(post("/v1/chat/completions", body_of(word, false)));
       const Json reply = Json::parse(client.read_reply().body);
       alone_[word] = reply["choices"][0]["message"]["content"].get<std::string>();
+      // Or a reply to another request could not be told from the right one.
+      EXPECT_THAT(alone_[word], ::testing::HasSubstr(secret_of(word)));
     }
   }
 

@@ -363,6 +363,21 @@ TEST(ReplyParser, BrokenBytesNeverReachTheClient) {
   EXPECT_EQ(jinja::MarkedText(reply.content).view().find('\xFF'), std::string_view::npos);
 }
 
+TEST(ReplyParser, CharactersThatAreSplitWaitForTheirRest) {
+  EXPECT_EQ(progress(ReplyParser({}, {}), {"\xF0\x9F", "\x98\x80", "\x20\x6F\x6B"}),
+            (std::vector<std::string>{"", "😀", " ok"}));
+  ReplyOptions options;
+  options.starts_in_reasoning = true;
+  options.stream_arguments = true;
+  EXPECT_EQ(
+      progress(ReplyParser({ReasoningMarkers::think}, write_file_tool(), options),
+               {"\xF0\x9F", "\x98\x80</think>",
+                "<tool_call>{\"name\":\"write_file\",\"arguments\":{\"path\":\"\xE5\x8C", "\x97\"}}</tool_call>"}),
+      (std::vector<std::string>{"", "😀", "#write_file{\"path\":\"", "北\"}"}));
+  const Reply cut = parse_pieces(ReplyParser({}, {}), {"ok\xF0\x9F\x98"});
+  EXPECT_EQ(cut.content, "ok\xEF\xBF\xBD") << "one replacement for one incomplete character";
+}
+
 TEST(ReplyParser, RandomRepliesAreTheSameInEveryCut) {
   const std::vector<std::string> parts = {"<tool_call>",
                                           "</tool_call>",
@@ -428,18 +443,29 @@ TEST(ReplyParser, RandomRepliesAreTheSameInEveryCut) {
 }
 
 TEST(ReplyParser, ALongCallTakesTimeInProportionToItsLength) {
-  ReplyParser parser({}, write_file_tool());
-  Reply reply;
-  join(reply, parser.feed("<tool_call>\n<function=write_file>\n<parameter=path>\n"));
-  std::string written;
-  for (int i = 0; i < 100000; ++i) {
-    join(reply, parser.feed("<b>x "));
-    written += "<b>x ";
+  const std::vector<std::pair<const char*, const char*>> syntaxes = {
+      {"<tool_call>\n<function=write_file>\n<parameter=path>\n", "\n</parameter>\n</function>\n</tool_call>"},
+      {"<tool_call>{\"name\": \"write_file\", \"arguments\": {\"path\": \"", "\"}}</tool_call>"},
+      {"<tool_call>write_file<arg_key>path</arg_key><arg_value>", "</arg_value></tool_call>"},
+      {"<|tool_call>call:write_file{path:<|\"|>", "<|\"|>}<tool_call|>"}};
+  for (const auto& [opening, closing] : syntaxes) {
+    for (const bool streams : {false, true}) {
+      ReplyOptions options;
+      options.stream_arguments = streams;
+      ReplyParser parser({}, write_file_tool(), options);
+      Reply reply;
+      join(reply, parser.feed(opening));
+      std::string written;
+      for (int i = 0; i < 50000; ++i) {
+        join(reply, parser.feed("<b>x "));
+        written += "<b>x ";
+      }
+      join(reply, parser.feed(closing));
+      join(reply, parser.finish());
+      ASSERT_EQ(reply.calls.size(), 1U) << opening;
+      EXPECT_EQ(reply.calls[0].arguments, "{\"path\":\"" + written + "\"}");
+    }
   }
-  join(reply, parser.feed("\n</parameter>\n</function>\n</tool_call>"));
-  join(reply, parser.finish());
-  ASSERT_EQ(reply.calls.size(), 1U);
-  EXPECT_EQ(reply.calls[0].arguments, "{\"path\":\"" + written + "\"}");
 }
 
 TEST(ReplyFormat, FollowsTheTemplateThenTheModel) {
