@@ -132,8 +132,8 @@ class Bench {
     auto& cuda = dynamic_cast<backend::cuda::CudaBackend&>(*backend_);
     static_cast<void>(cuda.profile(0));
     for (int i = 0; i < 3; ++i) step(1, rows, rows == 1, rows);
-    static constexpr const char* names[] = {"embed", "norm",    "copy",     "product", "delta",
-                                            "tails", "prepare", "partials", "merge",   "block convolution"};
+    static constexpr const char* names[] = {"embed",   "norm",     "copy",  "product",           "delta",      "tails",
+                                            "prepare", "partials", "merge", "block convolution", "scaled rows"};
     struct Sum {
       int count = 0;
       double waited = 0;
@@ -141,7 +141,7 @@ class Bench {
     };
     for (const int block : {0, 1}) {
       const auto times = cuda.profile(block);
-      std::array<Sum, 10> sums;
+      std::array<Sum, 11> sums;
       for (const auto& time : times) {
         Sum& sum = sums[static_cast<size_t>(time.kind)];
         sum.count += 1;

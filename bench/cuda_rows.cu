@@ -35,7 +35,7 @@ __global__ void fill_scales_kernel(uint8_t* data, size_t groups) {
   const size_t group = blockIdx.x;
   if (group >= groups) return;
   auto* pairs = reinterpret_cast<uint32_t*>(data + group * 576 + 512);
-  const float scale = scalbnf(0.002F + 0.0001F * static_cast<float>(threadIdx.x), kScaleExponent - 64) * 0x1p64F;
+  const float scale = scalbnf(0.002F + 0.0001F * static_cast<float>(threadIdx.x), kLowScaleExponent - 64) * 0x1p64F;
   pairs[threadIdx.x] = (__float_as_uint(scale) >> 16) | (__float_as_uint(-0.016F) & 0xFFFF0000U);
 }
 

@@ -12,7 +12,6 @@ namespace {
 constexpr size_t kPlanWords = 8ULL << 20;
 constexpr int64_t kMostSlots = 16384;  // partial attention results of a row
 constexpr int32_t kMostGraphRows = kMostRowsAProduct;
-constexpr int32_t kMostRowsNormedInside = 2;
 
 int32_t row_bucket(int32_t rows) {
   for (const int32_t bucket : {0, 1, 8, 16}) {
@@ -75,7 +74,7 @@ CudaBackend::~CudaBackend() {
   static_cast<void>(cudaStreamDestroy(stream_));
 }
 
-BackendInfo CudaBackend::info() const { return {"cuda", device_name_, "cuda-bf16-1", memory_bytes_}; }
+BackendInfo CudaBackend::info() const { return {"cuda", device_name_, "cuda-bf16-2", memory_bytes_}; }
 
 std::unique_ptr<Projection> CudaBackend::load_projection(std::span<const format::Linear> stacked) {
   return load_packed_projection(stacked, processors_, stream_);
@@ -187,7 +186,7 @@ void CudaBackend::run_graph(const std::function<void()>& forward) {
 }
 
 bool CudaBackend::record(Program& program, const std::function<void()>& forward) {
-  ForwardProgram built(program.row_tiles, program.few_rows);
+  ForwardProgram built(program.row_tiles);
   recording_ = &built;
   try {
     forward();
@@ -219,12 +218,10 @@ bool CudaBackend::record(Program& program, const std::function<void()>& forward)
 bool CudaBackend::run_program(const Plan& plan, const std::function<void()>& forward) {
   if (!programs_fit_ || extent_.rows > kMostProgramRows || without_program_.contains(shape_)) return false;
   const int row_tiles = extent_.rows <= 8 ? 1 : 2;
-  const bool few_rows = extent_.rows <= kMostRowsNormedInside;
-  const ProgramKey key{shape_, row_tiles, few_rows, extent_.logit_rows > 0};
+  const ProgramKey key{shape_, row_tiles, extent_.logit_rows > 0};
   for (int attempt = 0;; ++attempt) {
     Program& program = programs_[key];
     program.row_tiles = row_tiles;
-    program.few_rows = few_rows;
     if (program.operations == 0 && !record(program, forward)) {
       programs_.erase(key);
       without_program_.insert(shape_);

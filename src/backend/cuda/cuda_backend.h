@@ -147,7 +147,6 @@ class CudaBackend : public Backend {
   /// A recorded forward on the device.
   struct Program {
     int row_tiles = 1;
-    bool few_rows = false;
     int32_t operations = 0;
     int32_t products = 0;
     int32_t phases = 0;
@@ -158,7 +157,6 @@ class CudaBackend : public Backend {
   struct ProgramKey {
     uint64_t shape = 0;
     int row_tiles = 1;
-    bool few_rows = false;
     bool logits = true;  ///< whether rows of logits are wanted
     auto operator<=>(const ProgramKey&) const = default;
   };
@@ -179,8 +177,10 @@ class CudaBackend : public Backend {
   void forget_recorded();
   int kind_index(const Plan& plan, const AttentionKind& kind);
   void product(const Project& arguments, Activation input, int32_t rows);
-  void norm_rows(RowSet rows, const Activation& input, const float* weight, float epsilon, const Activation& output,
-                 bool for_product);
+  void scale_rows(const Project& arguments, const Activation& input, const Activation& output);
+  float* row_squares(int64_t width);
+  float* row_scales(int32_t rows);
+  float* program_partials(size_t floats);
   void copy_rows(RowSet rows, const Activation& input, const Activation& output);
   Activation product_input(const Project& arguments, int32_t rows);
   [[nodiscard]] AttentionArguments attention_arguments(const Attention& arguments) const;
@@ -210,7 +210,10 @@ class CudaBackend : public Backend {
   uint32_t phase_count_ = 0;  ///< what it has reached when everything launched has run
 
   Workspace product_rows_;
+  Workspace row_squares_;
+  Workspace row_scales_;
   Workspace partials_;
+  DeviceArray<float> program_partials_;
   Workspace arrivals_;
   Workspace queries_;
   Workspace attention_partials_;

@@ -36,19 +36,47 @@ struct DeltaUnit {
   int head = 0;
   bool keeps_keys = false;  ///< writes the records of its query and key head
   int channel = 0;          ///< of this thread, if it has one
+  bool chain = true;        ///< each row's parent is the row before it
   float4 taps;
   float tail[kProgramTaps - 1];
 };
 
-/// Convolution and SiLU of this thread's channel for all rows of the sequence.
+/// Convolution and SiLU of one row; raw: its input, its parent's, ...
+__device__ inline void convolve_row(const GatedDeltaArguments& a, const DeltaUnit& unit, int element, int index,
+                                    const float (&raw)[kProgramTaps]) {
+  DeltaScratch& s = delta_scratch();
+  const bool is_value = element >= kValueAt;
+  float value = 0.0F;
+  value = fmaf(unit.taps.x, raw[3], value);
+  value = fmaf(unit.taps.y, raw[2], value);
+  value = fmaf(unit.taps.z, raw[1], value);
+  value = fmaf(unit.taps.w, raw[0], value);
+  value = silu(value);
+  s.mixed[index][element] = value;
+  const int record = s.records[index];
+  if (record < 0 || !(is_value || unit.keeps_keys)) return;
+  const int64_t channels = channels_of(a.shape);
+  a.record_raw[record * channels + unit.channel] = __bfloat16_as_ushort(__float2bfloat16_rn(raw[0]));
+  if (is_value) a.record_steps[record * (channels + 2 * a.shape.value_heads) + unit.channel] = value;
+}
+
+/// This thread's channel for all rows of the sequence.
 __device__ inline void convolve_channel(const GatedDeltaArguments& a, const DeltaUnit& unit, int element) {
   DeltaScratch& s = delta_scratch();
-  const int64_t channels = channels_of(a.shape);
-  const int64_t step_values = channels + 2 * a.shape.value_heads;
-  const bool is_value = element >= kValueAt;
 #pragma unroll 8
   for (int index = 0; index < unit.sequence.row_count; ++index)
     s.mixed[index][element] = tile_value(a.mixed, unit.sequence.first_row + index, unit.channel);
+  if (unit.chain) {
+    float raw[kProgramTaps] = {unit.tail[2], unit.tail[1], unit.tail[0], 0.0F};
+#pragma unroll 1
+    for (int index = 0; index < unit.sequence.row_count; ++index) {
+#pragma unroll
+      for (int back = kProgramTaps - 1; back > 0; --back) raw[back] = raw[back - 1];
+      raw[0] = s.mixed[index][element];
+      convolve_row(a, unit, element, index, raw);
+    }
+    return;
+  }
   // From the last row up: a row's inputs are its ancestors', which stand before it.
 #pragma unroll 1
   for (int index = unit.sequence.row_count - 1; index >= 0; --index) {
@@ -64,17 +92,7 @@ __device__ inline void convolve_channel(const GatedDeltaArguments& a, const Delt
       if (at >= 0) at = s.parents[at];
       if (at < 0) beyond += 1;
     }
-    float value = 0.0F;
-    value = fmaf(unit.taps.x, raw[3], value);
-    value = fmaf(unit.taps.y, raw[2], value);
-    value = fmaf(unit.taps.z, raw[1], value);
-    value = fmaf(unit.taps.w, raw[0], value);
-    value = silu(value);
-    s.mixed[index][element] = value;
-    const int record = s.records[index];
-    if (record < 0 || !(is_value || unit.keeps_keys)) continue;
-    a.record_raw[record * channels + unit.channel] = __bfloat16_as_ushort(__float2bfloat16_rn(raw[0]));
-    if (is_value) a.record_steps[record * step_values + unit.channel] = value;
+    convolve_row(a, unit, element, index, raw);
   }
 }
 
@@ -216,6 +234,8 @@ inline __device__ __noinline__ void run_gated_delta(int index) {
       s.parents[thread] = parent < 0 ? -1 : parent - unit.sequence.first_row;
       s.records[thread] = plan.records()[unit.sequence.first_row + thread];
     }
+    for (int i = 1; i < rows; ++i)
+      unit.chain = unit.chain && plan.parents()[unit.sequence.first_row + i] == unit.sequence.first_row + i - 1;
     if (thread < elements) {
       unit.channel = thread < kKeyDim ? unit.head / ratio * kKeyDim + thread
                      : thread < kValueAt

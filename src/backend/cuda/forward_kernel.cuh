@@ -30,45 +30,27 @@ inline __device__ __noinline__ void run_embed(int index) {
 constexpr int kNormThreads = 256;
 constexpr int kNormSteps = kMostNormWidth / (kNormThreads * 4);
 
-__device__ inline float4 read_four(const Activation& from, int row, int column) {
-  if (from.bf16 == 0)
-    return *reinterpret_cast<const float4*>(static_cast<const float*>(from.data) + row * from.stride + from.offset +
-                                            column);
-  const uint2 pairs = *reinterpret_cast<const uint2*>(static_cast<const __nv_bfloat16*>(from.data) +
-                                                      tile_index(row, from.offset + column, from.stride));
-  return {__uint_as_float(pairs.x << 16), __uint_as_float(pairs.x & 0xFFFF0000U), __uint_as_float(pairs.y << 16),
-          __uint_as_float(pairs.y & 0xFFFF0000U)};
-}
-
-__device__ inline void write_four(const Activation& to, int row, int column, const float4& values) {
-  if (to.bf16 == 0) {
-    *reinterpret_cast<float4*>(static_cast<float*>(to.data) + row * to.stride + to.offset + column) = values;
-    return;
-  }
-  const __nv_bfloat162 pairs[2] = {__floats2bfloat162_rn(values.x, values.y),
-                                   __floats2bfloat162_rn(values.z, values.w)};
-  *reinterpret_cast<uint2*>(static_cast<__nv_bfloat16*>(to.data) + tile_index(row, to.offset + column, to.stride)) =
-      *reinterpret_cast<const uint2*>(pairs);
-}
-
-/// One row as 256 threads hold it: thread t has values 4t.., 4t + 1024.., in order; then the fixed tree of
-/// rms_norm_kernel. `sums`: 8 floats of the team's own; `sync`: the team's barrier.
-template <int Steps>
-struct NormedRow {
-  float4 kept[Steps];
-
-  __device__ void load(const Activation& input, int row, int thread) {
-#pragma unroll
-    for (int step = 0; step < Steps; ++step) {
-      const int at = (thread + step * kNormThreads) * 4;
-      kept[step] = at < input.width ? read_four(input, row, at) : float4{};
-    }
-  }
-  template <typename Sync>
-  __device__ float scale(const NormWork& work, int thread, float* sums, Sync&& sync) const {
+/// A thread block a row: thread t has values 4t.., 4t + 1024.., in order; then the fixed tree of rms_norm_kernel.
+inline __device__ __noinline__ void run_norm(int index) {
+  const auto& work = operation_work<NormWork>(index);
+  const PlanView plan = forward_plan();
+  const int rows = work.logit_rows != 0 ? plan.header().logit_rows : plan.header().rows;
+  const int thread = static_cast<int>(threadIdx.x);
+  auto* sums = reinterpret_cast<float*>(forward_memory());
+  wait_for_phase(index);
+  if (thread >= kNormThreads) return;
+#pragma unroll 1
+  for (int row = static_cast<int>(blockIdx.x); row < rows; row += static_cast<int>(gridDim.x)) {
+    const int from = work.logit_rows != 0 ? plan.logit_rows()[row] : row;
+    float4 kept[kNormSteps];
     float sum = 0.0F;
 #pragma unroll
-    for (int step = 0; step < Steps; ++step) {
+    for (int step = 0; step < kNormSteps; ++step) {
+      const int at = (thread + step * kNormThreads) * 4;
+      kept[step] = at < work.input.width ? get_four(work.input, from, at) : float4{};
+    }
+#pragma unroll
+    for (int step = 0; step < kNormSteps; ++step) {
       sum = fmaf(kept[step].x, kept[step].x, sum);
       sum = fmaf(kept[step].y, kept[step].y, sum);
       sum = fmaf(kept[step].z, kept[step].z, sum);
@@ -76,90 +58,36 @@ struct NormedRow {
     }
     sum = warp_sum(sum);
     if (thread % 32 == 0) sums[thread / 32] = sum;
-    sync();
+    named_sync<3, kNormThreads>();
     sum = sums[0];
 #pragma unroll
     for (int i = 1; i < kNormThreads / 32; ++i) sum += sums[i];
-    return rsqrtf(sum / static_cast<float>(work.input.width) + work.epsilon);
-  }
-  template <typename Write>
-  __device__ void write(const NormWork& work, float scale, const float4 (&gains)[Steps], int thread,
-                        Write&& write_at) const {
+    const float scale = rsqrtf(sum / static_cast<float>(work.input.width) + work.epsilon);
 #pragma unroll
-    for (int step = 0; step < Steps; ++step) {
+    for (int step = 0; step < kNormSteps; ++step) {
       const int at = (thread + step * kNormThreads) * 4;
+      if (at >= work.input.width) continue;
       const float4& x = kept[step];
-      const float4& g = gains[step];
-      if (at < work.input.width)
-        write_at(at, float4{x.x * scale * g.x, x.y * scale * g.y, x.z * scale * g.z, x.w * scale * g.w});
+      const float4 g = *reinterpret_cast<const float4*>(work.weight + at);
+      set_four(work.output, row, at, {x.x * scale * g.x, x.y * scale * g.y, x.z * scale * g.z, x.w * scale * g.w});
     }
-  }
-};
-
-template <int Steps>
-__device__ inline void load_gains(float4 (&gains)[Steps], const NormWork& work, int thread) {
-#pragma unroll
-  for (int step = 0; step < Steps; ++step) {
-    const int at = (thread + step * kNormThreads) * 4;
-    gains[step] = at < work.input.width ? *reinterpret_cast<const float4*>(work.weight + at) : float4{};
-  }
-}
-
-__device__ inline int norm_rows_of(const NormWork& work, const PlanView& plan) {
-  return work.logit_rows != 0 ? plan.header().logit_rows : plan.header().rows;
-}
-
-__device__ inline void run_norm(int index) {
-  const auto& work = operation_work<NormWork>(index);
-  const PlanView plan = forward_plan();
-  const int rows = norm_rows_of(work, plan);
-  const int thread = static_cast<int>(threadIdx.x);
-  const bool works = static_cast<int>(blockIdx.x) < rows && thread < kNormThreads;
-  auto* sums = reinterpret_cast<float*>(forward_memory());
-  wait_for_phase(index);
-  if (!works) return;
-#pragma unroll 1
-  for (int row = static_cast<int>(blockIdx.x); row < rows; row += static_cast<int>(gridDim.x)) {
-    NormedRow<kNormSteps> values;
-    float4 gains[kNormSteps];
-    load_gains(gains, work, thread);
-    values.load(work.input, work.logit_rows != 0 ? plan.logit_rows()[row] : row, thread);
-    const float scale = values.scale(work, thread, sums, [] { named_sync<3, kNormThreads>(); });
-    values.write(work, scale, gains, thread,
-                 [&](int at, const float4& four) { write_four(work.output, row, at, four); });
     named_sync<3, kNormThreads>();
   }
 }
 
-/// The one or two rows of a product, normed into the ring of rows by a team of 256 threads each.
-__device__ inline void norm_resident_rows(int index) {
-  constexpr int steps = kMostResidentInputs / (kNormThreads * 4);
-  const NormWork& work = operation_work<ProductWork>(index).norm;
+/// A thread a sixteen.
+inline __device__ __noinline__ void run_scaled_rows(int index) {
+  const auto& work = operation_work<ScaledRowsWork>(index);
   const PlanView plan = forward_plan();
-  const int rows = norm_rows_of(work, plan);
-  const int team = static_cast<int>(threadIdx.x) / kNormThreads;
-  const int thread = static_cast<int>(threadIdx.x) % kNormThreads;
-  const bool works = team < 2 && team < rows;
-  auto* sums = reinterpret_cast<float*>(forward_memory() + kPieces * kPieceBytes) + team * 32;
   wait_for_phase(index);
-  if (works) {
-    NormedRow<steps> values;
-    float4 gains[steps];
-    load_gains(gains, work, thread);
-    values.load(work.input, work.logit_rows != 0 ? plan.logit_rows()[team] : team, thread);
-    const float scale = values.scale(work, thread, sums, [&] {
-      if (team == 0)
-        named_sync<3, kNormThreads>();
-      else
-        named_sync<4, kNormThreads>();
-    });
-    values.write(work, scale, gains, thread, [&](int at, const float4& four) {
-      const __nv_bfloat162 pairs[2] = {__floats2bfloat162_rn(four.x, four.y), __floats2bfloat162_rn(four.z, four.w)};
-      *reinterpret_cast<uint2*>(forward_memory() + (at / 8) * 128 + team * 16 + (at % 8) * 2) =
-          *reinterpret_cast<const uint2*>(pairs);
-    });
+  const int rows = work.logit_rows != 0 ? plan.header().logit_rows : plan.header().rows;
+  const auto sixteens = static_cast<int>(work.input.width / kSquareValues);
+#pragma unroll 1
+  for (int i = grid_thread(); i < rows * sixteens; i += grid_threads()) {
+    const int row = i / sixteens;
+    const int from = work.logit_rows != 0 ? plan.logit_rows()[row] : row;
+    work.squares[i] = scale_sixteen(work.input, from, work.gains, work.output, row, i % sixteens);
   }
-  consumers_sync();
 }
 
 inline __device__ __noinline__ void run_copy(int index) {
@@ -210,15 +138,11 @@ inline __device__ __noinline__ void run_block_convolution(int index) {
 }
 
 template <int RowTiles>
-__device__ inline RingPlaces run_product(int index, RingPlaces places) {
-  const auto& work = operation_work<ProductWork>(index);
-  if (RowTiles == 1 && work.norm.weight != nullptr)
-    norm_resident_rows(index);
-  else
-    wait_for_phase(index);
-  if (work.product.weights.format == WeightFormat::affine4)
-    return multiply_passes<WeightFormat::affine4, RowTiles>(work, places);
-  return multiply_passes<WeightFormat::dense, RowTiles>(work, places);
+__device__ inline uint32_t run_product(int index, uint32_t places) {
+  wait_for_phase(index);
+  if (operation_work<ProductWork>(index).product.weights.format == WeightFormat::affine4)
+    return multiply_passes<WeightFormat::affine4, RowTiles>(index, places);
+  return multiply_passes<WeightFormat::dense, RowTiles>(index, places);
 }
 
 /// The next operation's description comes while this one runs.
@@ -234,7 +158,7 @@ __device__ inline void fetch_operation(int index) {
 /// The computing threads' way through the list.
 template <int RowTiles>
 __device__ inline void run_operations() {
-  RingPlaces places;
+  uint32_t places = 0;  // of the two rings, packed
   fetch_operation(0);
   wait_copies<0>();
   consumers_sync();
@@ -265,7 +189,7 @@ __device__ inline void run_operations() {
         run_prepare(i);
         break;
       case OperationKind::partials:
-        places = run_partials(i, places);
+        places = packed_places(run_partials(i, unpacked_places(places)));
         break;
       case OperationKind::merge:
         run_merge(i);
@@ -273,14 +197,16 @@ __device__ inline void run_operations() {
       case OperationKind::block_convolution:
         run_block_convolution(i);
         break;
+      case OperationKind::scaled_rows:
+        run_scaled_rows(i);
+        break;
     }
     wait_copies<0>();
     const bool ends_phase = operation_slot(i).ends_phase != 0;  // the next fetch overwrites it
     consumers_sync();
     stamp(i, 1);
     if (ends_phase && threadIdx.x == 0) {
-      // The barrier above gathers the block's writes; the next phase may read them with the copy engine.
-      proxy_fence();
+      // The barrier above gathers the block's writes. Whoever reads them with the copy engine has the proxies' fence.
       asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(forward_arguments().arrivals) : "memory");
     }
   }
@@ -296,7 +222,6 @@ __global__ void __launch_bounds__(kForwardThreads, 1) forward_kernel(const __gri
       barrier_init(ring.stage_full(i), 1);
       barrier_init(ring.stage_empty(i), kConsumerWarps);
     }
-    barrier_init(ring.rows_allowed(), 1);
     barrier_init_fence();
     *reinterpret_cast<ForwardArguments*>(forward_memory() + kArgumentsAt) = a;
   }

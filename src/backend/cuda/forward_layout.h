@@ -7,10 +7,9 @@
 
 namespace tensorfold::backend::cuda {
 
-constexpr int kConsumerWarps = 18;  // each owns one tile of a block of weights
+constexpr int kConsumerWarps = 18;  // all but the last own one tile of a block of weights
 constexpr int kConsumers = kConsumerWarps * 32;
 constexpr int kForwardThreads = kConsumers + 64;  // and the two streaming warps
-static_assert(kConsumerWarps == kMostBlockTiles);
 
 /// The ring of weights: a stage holds 4 groups of 17 tiles, 8 of 10, 10 of 8.
 constexpr uint32_t kStages = 3;
@@ -27,14 +26,12 @@ static_assert(kPieces * kPieceBytes <= kScratchBytes);
 constexpr uint32_t kRingAt = kScratchBytes;
 constexpr uint32_t kOperationsAt = kRingAt + kStages * kStageBytes;
 constexpr uint32_t kBarriersAt = kOperationsAt + 2 * sizeof(Operation);
-constexpr uint32_t kRowsAllowedAt = kBarriersAt + (kStages + kPieces) * 16;
-constexpr uint32_t kArgumentsAt = kRowsAllowedAt + 16;
-constexpr uint32_t kForwardShared = kArgumentsAt + sizeof(ForwardArguments);
+constexpr uint32_t kArgumentsAt = kBarriersAt + (kStages + kPieces) * 16;
+constexpr uint32_t kRowScalesAt = kArgumentsAt + (sizeof(ForwardArguments) + 15) / 16 * 16;
+constexpr uint32_t kForwardShared = kRowScalesAt + kMostProgramRows * sizeof(float);
 static_assert(kForwardShared <= 227 * 1024);
 
 constexpr int kMostDeltaValues = 128;
 constexpr int kMostNormWidth = 6144;
-/// Inputs of a product of up to 8 rows that norms its rows itself: they fill the ring of rows.
-constexpr int kMostResidentInputs = kPieceGroups<1> * static_cast<int>(kPieces) * kGroupInputs;
 
 }  // namespace tensorfold::backend::cuda

@@ -3,6 +3,7 @@
 
 #include "backend/cuda/forward_memory.cuh"
 #include "backend/cuda/row_product.cuh"
+#include "backend/cuda/scaled_rows.cuh"
 
 namespace tensorfold::backend::cuda {
 
@@ -17,11 +18,24 @@ struct RingPlace {
       parity ^= 1;
     }
   }
+  __device__ void advance(uint32_t parts) {
+    at += parts;
+    parity ^= at / Count & 1U;
+    at %= Count;
+  }
 };
 struct RingPlaces {
   RingPlace<kStages> stage;
   RingPlace<kPieces> piece;
 };
+
+/// Places in one word, as a function takes and returns them.
+__device__ inline uint32_t packed_places(const RingPlaces& p) {
+  return p.stage.at | p.stage.parity << 7 | p.piece.at << 8 | p.piece.parity << 15;
+}
+__device__ inline RingPlaces unpacked_places(uint32_t word) {
+  return {{word & 0x7FU, word >> 7 & 1U}, {word >> 8 & 0x7FU, word >> 15 & 1U}};
+}
 
 /// Addresses in shared memory.
 struct Ring {
@@ -32,8 +46,6 @@ struct Ring {
   __device__ uint32_t piece(uint32_t i) const { return memory + i * kPieceBytes; }
   __device__ uint32_t piece_full(uint32_t i) const { return memory + kBarriersAt + (kStages + i) * 16; }
   __device__ uint32_t piece_empty(uint32_t i) const { return memory + kBarriersAt + (kStages + i) * 16 + 8; }
-  /// One arrival a product that has rows for this thread block: they may be read, and the scratch memory is free.
-  __device__ uint32_t rows_allowed() const { return memory + kRowsAllowedAt; }
 };
 
 /// Calls use(stream, block, group, end) for each pass of this thread block, product by product, and
@@ -64,8 +76,8 @@ __device__ inline void stream_weights(const ForwardArguments& a, const Ring& rin
   RingPlace<kStages> place;
   const auto stream_pass = [&](const ProductStream& s, int block, int group, int end) {
     const uint8_t* from = s.weights + (static_cast<int64_t>(block) * s.groups + group) * s.group_stride;
-    for (; group < end; group += s.ring_groups) {
-      const auto bytes = static_cast<uint32_t>(min(s.ring_groups, end - group) * s.group_stride);
+    for (; group < end; group += s.stage_groups) {
+      const auto bytes = static_cast<uint32_t>(min(s.stage_groups, end - group) * s.group_stride);
       barrier_wait(ring.stage_empty(place.at), place.parity ^ 1U);
       barrier_expect(ring.stage_full(place.at), bytes);
       bulk_copy_once(ring.stage(place.at), from, bytes, ring.stage_full(place.at), policy);
@@ -76,30 +88,27 @@ __device__ inline void stream_weights(const ForwardArguments& a, const Ring& rin
   for_each_pass(a, stream_pass, [&](const ProductStream& s) { place = stream_attention(s.attention, place); });
 }
 
-/// One thread: the rows of all products, each when its phase has begun.
+/// One thread: the rows of all products, each when its phase has begun: then this thread block too has ended the phase
+/// before, and the scratch memory is free.
 template <int RowTiles>
 __device__ inline void stream_rows(const ForwardArguments& a, const Ring& ring) {
-  constexpr int piece_groups = kPieceGroups<RowTiles>;
   RingPlace<kPieces> place;
   int phase = -1;
-  uint32_t parity = 0;
   for_each_pass(
       a,
       [&](const ProductStream& s, int, int group, int end) {
-        if (s.rows == nullptr) return;
         if (s.phase != phase) {
           phase = s.phase;
-          barrier_wait(ring.rows_allowed(), parity);
-          parity ^= 1;
+          wait_arrivals(a.arrivals, a.before + static_cast<uint32_t>(phase) * gridDim.x);
           proxy_fence();
         }
-        for (; group < end; group += piece_groups) {
-          const auto bytes = static_cast<uint32_t>(min(piece_groups, end - group)) * 1024U;
+        for (; group < end; group += s.piece_groups) {
+          const auto bytes = static_cast<uint32_t>(min(s.piece_groups, end - group)) * 1024U;
           barrier_wait(ring.piece_empty(place.at), place.parity ^ 1U);
           barrier_expect(ring.piece_full(place.at), bytes * RowTiles);
 #pragma unroll
           for (int n = 0; n < RowTiles; ++n)
-            bulk_copy(ring.piece(place.at) + static_cast<uint32_t>(n * piece_groups) * 1024U,
+            bulk_copy(ring.piece(place.at) + static_cast<uint32_t>(n * kPieceGroups<RowTiles>) * 1024U,
                       s.rows + n * s.row_tile_bytes + static_cast<int64_t>(group) * 1024, bytes,
                       ring.piece_full(place.at));
           place.advance();
@@ -131,20 +140,6 @@ __device__ inline void load_half(uint32_t (&rows)[RowTiles][4], uint32_t at) {
   for (int n = 0; n < RowTiles; ++n) load_matrices(rows[n], at + static_cast<uint32_t>(n) * row_stride);
 }
 
-/// A group's scales and biases, each twice in a word.
-struct Scales {
-  uint32_t low;
-  uint32_t low_bias;
-  uint32_t high;
-  uint32_t high_bias;
-  __device__ explicit Scales(const uint2& pairs)
-      : low(both_low(pairs.x)), low_bias(both_high(pairs.x)), high(both_low(pairs.y)), high_bias(both_high(pairs.y)) {}
-};
-
-__device__ inline void unpack(uint32_t (&a)[4], uint32_t word, const Scales& s) {
-  affine_fragment(a, word, s.low, s.low_bias, s.high, s.high_bias);
-}
-
 /// Step 0 or 1 of half a group.
 template <int RowTiles>
 __device__ inline void multiply_step(float (&sum)[RowTiles][4], const uint32_t (&a)[4],
@@ -153,77 +148,70 @@ __device__ inline void multiply_step(float (&sum)[RowTiles][4], const uint32_t (
   for (int n = 0; n < RowTiles; ++n) mma_step(sum[n], a, rows[n][step * 2], rows[n][step * 2 + 1]);
 }
 
-/// What one warp reads of the two rings during a pass: where the current group lies.
+/// What one warp reads of the two rings during a pass: a stretch of groups, which ends where a stage or the pass ends.
+/// A piece of rows is a whole number of stages.
 template <int RowTiles>
 struct PassReader {
-  const Ring ring;
+  const uint32_t memory;  ///< shared address
   RingPlaces places;
-  int lane;
-  int ring_groups;
-  uint32_t group_stride;
-  bool resident;  ///< all rows lie in the ring's memory, one group after another; no barriers tell
+  const int lane;
+  const int stage_groups;
+  const int piece_groups;
+  const uint32_t group_stride;
+  /// Of this warp when it has done with a stage or a piece. The first warp arrives for those that never have a tile.
+  const uint32_t arrivals;
   int left = 0;
-  int in_stage = 0;
   int in_piece = 0;
-  uint32_t weights = 0;  ///< the current group, shared memory
+  int stretch = 0;       ///< groups of the current stretch
+  uint32_t weights = 0;  ///< its first group, shared memory
   uint32_t rows = 0;
 
   __device__ void open_stage() {
-    barrier_wait(ring.stage_full(places.stage.at), places.stage.parity);
+    const Ring ring{memory};
     weights = ring.stage(places.stage.at);
-    in_stage = min(ring_groups, left);
+    stretch = min(stage_groups, left);
+    barrier_wait(ring.stage_full(places.stage.at), places.stage.parity);
   }
-  __device__ void open_piece(int group) {
-    if (resident) {
-      rows = ring.piece(0) + static_cast<uint32_t>(group) * 1024U;
-      in_piece = left;
-      return;
-    }
-    barrier_wait(ring.piece_full(places.piece.at), places.piece.parity);
+  __device__ void open_piece() {
+    const Ring ring{memory};
     rows = ring.piece(places.piece.at);
-    in_piece = min(kPieceGroups<RowTiles>, left);
+    in_piece = min(piece_groups, left);
+    barrier_wait(ring.piece_full(places.piece.at), places.piece.parity);
   }
-  /// Groups [group, end) of the product.
-  __device__ void begin(int group, int end) {
-    left = end - group;
-    open_piece(group);
+  __device__ void begin(int groups) {
+    left = groups;
+    open_piece();
     open_stage();
   }
-  /// Groups up to the end of the stage or of the piece.
-  __device__ int run() const { return min(in_stage, in_piece); }
-  /// `count` groups further, at most run(). What the warp has read is in registers.
-  __device__ void advance(int count) {
-    left -= count;
-    in_stage -= count;
-    in_piece -= count;
-    weights += static_cast<uint32_t>(count) * group_stride;
-    rows += static_cast<uint32_t>(count) * 1024U;
+  /// The next stretch; false at the end of the pass. The arrivals come after the reads of all lanes.
+  __device__ bool next() {
+    const Ring ring{memory};
     __syncwarp();
-    if (in_stage == 0) {
-      if (lane == 0) barrier_arrive(ring.stage_empty(places.stage.at));
-      places.stage.advance();
-      if (left > 0) open_stage();
-    }
-    if (in_piece == 0 && !resident) {
-      if (lane == 0) barrier_arrive(ring.piece_empty(places.piece.at));
+    if (lane == 0) barrier_arrive_times(ring.stage_empty(places.stage.at), arrivals);
+    places.stage.advance();
+    left -= stretch;
+    in_piece -= stretch;
+    rows += static_cast<uint32_t>(stretch) * 1024U;
+    if (in_piece == 0) {
+      if (lane == 0) barrier_arrive_times(ring.piece_empty(places.piece.at), arrivals);
       places.piece.advance();
-      if (left > 0) open_piece(0);
+      if (left == 0) return false;
+      open_piece();
     }
+    open_stage();
+    return true;
+  }
+  /// Past a pass of which this warp never reads anything.
+  __device__ void skip(int groups) {
+    places.stage.advance(static_cast<uint32_t>((groups + stage_groups - 1) / stage_groups));
+    places.piece.advance(static_cast<uint32_t>((groups + piece_groups - 1) / piece_groups));
   }
 };
 
-/// A warp without a tile in this pass keeps the rings' counts.
+/// The chain of one pass of a tile. The next group's weights are on their way while the last two steps of a group run;
+/// fragments are unpacked between steps.
 template <int RowTiles>
-__device__ inline void skip_pass(PassReader<RowTiles>& reader, int group, int end) {
-  reader.begin(group, end);
-#pragma unroll 1
-  while (reader.left > 0) reader.advance(reader.run());
-}
-
-/// The chain of one pass. Between the steps of a group, the next fragments are loaded and unpacked.
-template <int RowTiles>
-__device__ inline void pass_chain(float (&sum)[RowTiles][4], PassReader<RowTiles>& reader, int group, int end,
-                                  int warp) {
+__device__ inline void pass_chain(float (&sum)[RowTiles][4], PassReader<RowTiles>& reader, int groups, int warp) {
   const auto codes_at = static_cast<uint32_t>(warp * group_bytes(WeightFormat::affine4) + reader.lane * 16);
   const auto scales_at = static_cast<uint32_t>(warp * group_bytes(WeightFormat::affine4) + 512 + (reader.lane / 4) * 8);
   const auto rows_at = static_cast<uint32_t>(reader.lane * 16);
@@ -232,50 +220,41 @@ __device__ inline void pass_chain(float (&sum)[RowTiles][4], PassReader<RowTiles
   uint32_t b[2][4];
   uint32_t first[RowTiles][4];
   uint32_t second[RowTiles][4];
-  reader.begin(group, end);
-  load_packed(packed, reader.weights + codes_at, reader.weights + scales_at);
-  load_half<RowTiles>(first, reader.rows + rows_at);
-  Scales scales(packed.pairs);
-  unpack(a[0], packed.words.x, scales);
-  unpack(a[1], packed.words.y, scales);
+  reader.begin(groups);
+  int stretch = reader.stretch;
+  uint32_t codes = reader.weights + codes_at;
+  uint32_t scales = reader.weights + scales_at;
+  uint32_t rows = reader.rows + rows_at;
+  load_packed(packed, codes, scales);
+  load_half<RowTiles>(first, rows);
+  AffineScales pair_scales(packed.pairs);
+  affine_fragment(a[0], packed.words.x, pair_scales);
+  affine_fragment(a[1], packed.words.y, pair_scales);
 #pragma unroll 1
   while (true) {
-    const int run = reader.run();
-    uint32_t codes_from = reader.weights + codes_at;
-    uint32_t scales_from = reader.weights + scales_at;
-    uint32_t rows_from = reader.rows + rows_at;
-#pragma unroll 2
-    for (int i = 1; i < run; ++i) {
-      codes_from += reader.group_stride;
-      scales_from += reader.group_stride;
-      load_half<RowTiles>(second, rows_from + 512);
-      multiply_step<RowTiles>(sum, a[0], first, 0);
-      unpack(b[0], packed.words.z, scales);
-      multiply_step<RowTiles>(sum, a[1], first, 1);
-      unpack(b[1], packed.words.w, scales);
-      load_packed(packed, codes_from, scales_from);
-      rows_from += 1024;
-      load_half<RowTiles>(first, rows_from);
-      multiply_step<RowTiles>(sum, b[0], second, 0);
-      scales = Scales(packed.pairs);
-      unpack(a[0], packed.words.x, scales);
-      multiply_step<RowTiles>(sum, b[1], second, 1);
-      unpack(a[1], packed.words.y, scales);
-    }
-    load_half<RowTiles>(second, rows_from + 512);
+    load_half<RowTiles>(second, rows + 512);
     multiply_step<RowTiles>(sum, a[0], first, 0);
-    unpack(b[0], packed.words.z, scales);
+    affine_fragment(b[0], packed.words.z, pair_scales);
     multiply_step<RowTiles>(sum, a[1], first, 1);
-    unpack(b[1], packed.words.w, scales);
-    reader.advance(run);
-    if (reader.left == 0) break;
-    load_packed(packed, reader.weights + codes_at, reader.weights + scales_at);
-    load_half<RowTiles>(first, reader.rows + rows_at);
+    affine_fragment(b[1], packed.words.w, pair_scales);
+    if (--stretch > 0) {
+      codes += reader.group_stride;
+      scales += reader.group_stride;
+      rows += 1024;
+    } else {
+      if (!reader.next()) break;
+      stretch = reader.stretch;
+      codes = reader.weights + codes_at;
+      scales = reader.weights + scales_at;
+      rows = reader.rows + rows_at;
+    }
+    load_packed(packed, codes, scales);
+    load_half<RowTiles>(first, rows);
     multiply_step<RowTiles>(sum, b[0], second, 0);
-    scales = Scales(packed.pairs);
-    unpack(a[0], packed.words.x, scales);
     multiply_step<RowTiles>(sum, b[1], second, 1);
-    unpack(a[1], packed.words.y, scales);
+    pair_scales = AffineScales(packed.pairs);
+    affine_fragment(a[0], packed.words.x, pair_scales);
+    affine_fragment(a[1], packed.words.y, pair_scales);
   }
   multiply_step<RowTiles>(sum, b[0], second, 0);
   multiply_step<RowTiles>(sum, b[1], second, 1);
@@ -283,67 +262,212 @@ __device__ inline void pass_chain(float (&sum)[RowTiles][4], PassReader<RowTiles
 
 /// The same for bf16 weights, which are fragments as they lie.
 template <int RowTiles>
-__device__ inline void dense_pass_chain(float (&sum)[RowTiles][4], PassReader<RowTiles>& reader, int group, int end,
-                                        int warp) {
+__device__ inline void dense_pass_chain(float (&sum)[RowTiles][4], PassReader<RowTiles>& reader, int groups, int warp) {
   constexpr uint32_t row_stride = kPieceGroups<RowTiles> * 1024U;
   float sums[kTilesAWarp][RowTiles][4] = {};
-  reader.begin(group, end);
+  reader.begin(groups);
 #pragma unroll 1
-  while (reader.left > 0) {
-    const int run = reader.run();
+  do {
     const uint8_t* weights =
-        forward_memory() + (reader.weights - reader.ring.memory) + warp * group_bytes(WeightFormat::dense);
+        forward_memory() + (reader.weights - reader.memory) + warp * group_bytes(WeightFormat::dense);
     stage_chain<WeightFormat::dense, RowTiles, 1>(sums, weights, static_cast<int>(reader.group_stride), reader.rows,
-                                                  row_stride, run, reader.lane);
-    reader.advance(run);
-  }
+                                                  row_stride, reader.stretch, reader.lane);
+  } while (reader.next());
 #pragma unroll
   for (int n = 0; n < RowTiles; ++n)
 #pragma unroll
     for (int i = 0; i < 4; ++i) sum[n][i] = sums[0][n][i];
 }
 
+__device__ inline float* row_scales() { return reinterpret_cast<float*>(forward_memory() + kRowScalesAt); }
+
+/// The scales of rows that were not normed (scaled_rows.cuh): the last warp makes them, which never has a tile, while
+/// the others multiply. Every warp either arrives at the barrier or waits there, once.
+constexpr int kScaleWarp = kConsumerWarps - 1;
+static_assert(kMostBlockTiles <= kScaleWarp);
+
+__device__ inline void make_row_scales(const ProductWork& work, int exist, int lane) {
+  const int sixteens = work.product.weights.groups * (kGroupInputs / kSquareValues);
+  constexpr int at_once = 4;  // of rows that do not exist, too: the workspace has them
+#pragma unroll 1
+  for (int row = 0; row < exist; row += at_once) {
+    float scales[at_once];
+    row_scales_of(scales, work.squares + static_cast<int64_t>(row) * sixteens, sixteens, work.epsilon, lane);
+#pragma unroll
+    for (int i = 0; i < at_once; ++i)
+      if (lane == 0) row_scales()[row + i] = scales[i];
+  }
+}
+__device__ inline void arrive_at_scales() { asm volatile("bar.arrive %0, %1;" ::"n"(4), "n"(kConsumers) : "memory"); }
+__device__ inline void wait_for_scales() { named_sync<4, kConsumers>(); }
+
+// Slices that several thread blocks have: one of them, `owner_of`, adds them. A partial result is its own message: its
+// place holds kNoValue, bits that no sum has, until it is there, and again when it has been taken.
+constexpr uint32_t kNoValue = 0xFFFFFFFFU;
+
+__device__ inline int owner_of(const PackedWeights& w, int tile) { return tile % w.slices; }
+
+template <int RowTiles>
+__device__ inline float4* partial_at(const RowProduct& p, int slice, int tile, int n, int lane) {
+  return reinterpret_cast<float4*>(p.partials) +
+         ((static_cast<int64_t>(slice) * p.weights.tiles + tile) * RowTiles + n) * 32 + lane;
+}
+__device__ inline void leave(float4* at, const float4& v) {
+  asm volatile("st.relaxed.gpu.global.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(at), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
+               : "memory");
+}
+__device__ inline float4 look(const float4* at) {
+  float4 v;
+  asm volatile("ld.relaxed.gpu.global.v4.f32 {%0,%1,%2,%3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "l"(at)
+               : "memory");
+  return v;
+}
+__device__ inline bool is_there(const float4& v) {
+  return __float_as_uint(v.x) != kNoValue && __float_as_uint(v.y) != kNoValue && __float_as_uint(v.z) != kNoValue &&
+         __float_as_uint(v.w) != kNoValue;
+}
+
+template <int RowTiles>
+__device__ inline void leave_slice(const RowProduct& p, const float (&sum)[RowTiles][4], int slice, int tile,
+                                   int lane) {
+#pragma unroll
+  for (int n = 0; n < RowTiles; ++n)
+    leave(partial_at<RowTiles>(p, slice, tile, n, lane), make_float4(sum[n][0], sum[n][1], sum[n][2], sum[n][3]));
+}
+
+template <int RowTiles>
+struct Sums {
+  float at[RowTiles][4];
+};
+
+/// Slice 0 + slice 1 + ... in order.
+template <int RowTiles>
+__device__ __noinline__ Sums<RowTiles> take_slices(int operation, int tile) {
+  constexpr int at_once = 6;
+  const RowProduct& p = operation_work<ProductWork>(operation).product;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const float none = __uint_as_float(kNoValue);
+  const int slices = p.weights.slices;
+  const int64_t stride = static_cast<int64_t>(p.weights.tiles) * RowTiles * 32;
+  Sums<RowTiles> sums;
+#pragma unroll 1
+  for (int n = 0; n < RowTiles; ++n) {
+    float4* at = partial_at<RowTiles>(p, 0, tile, n, lane);
+    float4 total{};
+#pragma unroll 1
+    for (int first = 0; first < slices; first += at_once, at += at_once * stride) {
+      float4 part[at_once];
+#pragma unroll
+      for (int i = 0; i < at_once; ++i) part[i] = look(first + i < slices ? at + i * stride : at);
+#pragma unroll
+      for (int i = 0; i < at_once; ++i) {
+        if (first + i >= slices) continue;
+        float4* from = at + i * stride;
+        while (!is_there(part[i])) part[i] = look(from);
+        leave(from, make_float4(none, none, none, none));
+        total.x = first + i == 0 ? part[i].x : total.x + part[i].x;
+        total.y = first + i == 0 ? part[i].y : total.y + part[i].y;
+        total.z = first + i == 0 ? part[i].z : total.z + part[i].z;
+        total.w = first + i == 0 ? part[i].w : total.w + part[i].w;
+      }
+    }
+#pragma unroll
+    for (int m = 0; m < RowTiles; ++m) {
+      if (m != n) continue;
+      sums.at[m][0] = total.x;
+      sums.at[m][1] = total.y;
+      sums.at[m][2] = total.z;
+      sums.at[m][3] = total.w;
+    }
+  }
+  __syncwarp();
+  return sums;
+}
+
+/// The end of a tile: its slices, if `sums` is not all there is, and the epilogue. A call, so that the chain's
+/// registers are its own.
+template <int RowTiles>
+__device__ __noinline__ void finish_tile(int operation, Sums<RowTiles> sums, int tile) {
+  const auto& work = operation_work<ProductWork>(operation);
+  const RowProduct& p = work.product;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int exist = *p.row_count;
+  float before[RowTiles][4];
+  load_residual<RowTiles>(p, before, tile, 0, exist, lane);
+  const float2 gains = load_gains(work.next, tile, lane);
+  if (p.weights.slices > 1) sums = take_slices<RowTiles>(operation, tile);
+  write_outputs<RowTiles>(p, sums.at, before, work.squares != nullptr ? row_scales() : nullptr, tile, 0, exist, lane);
+  if (work.next.gains != nullptr) write_scaled_rows<RowTiles>(work.next, sums.at, gains, tile, exist, lane);
+}
+
 /// This warp's share of a product.
 template <WeightFormat Format, int RowTiles>
-__device__ inline RingPlaces multiply_passes(const ProductWork& work, RingPlaces places) {
+__device__ __noinline__ uint32_t multiply_passes(int operation, uint32_t packed) {
+  const auto& work = operation_work<ProductWork>(operation);
   const RowProduct& p = work.product;
   const PackedWeights w = p.weights;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int exist = *p.row_count - p.first_row;
   const int passes = w.blocks * w.slices;
   const int begin = piece_begin(passes, static_cast<int>(gridDim.x), static_cast<int>(blockIdx.x));
   const int last = piece_begin(passes, static_cast<int>(gridDim.x), static_cast<int>(blockIdx.x) + 1);
-  PassReader<RowTiles> reader{Ring{shared_address(forward_memory())},
-                              places,
+  const uint32_t memory = shared_address(forward_memory());
+  if (begin == last) return packed;
+  bool scales_due = work.squares != nullptr;
+  if (scales_due && warp == kScaleWarp) make_row_scales(work, *p.row_count, lane);
+  PassReader<RowTiles> reader{memory,
+                              unpacked_places(packed),
                               lane,
-                              work.ring_groups,
+                              work.stage_groups,
+                              work.piece_groups,
                               static_cast<uint32_t>(w.block_tiles * group_bytes(Format)),
-                              RowTiles == 1 && work.norm.weight != nullptr};
-  if (threadIdx.x == 0 && begin < last && !reader.resident) {
-    proxy_fence();
-    barrier_arrive(reader.ring.rows_allowed());
-  }
+                              static_cast<uint32_t>(warp == 0 ? 1 + kConsumerWarps - w.block_tiles : 1)};
 #pragma unroll 1
   for (int index = begin; index < last; ++index) {
     const Pass pass = find_pass(w, index);
+    const int groups = pass.end - pass.group;
     const int tile = pass.block * w.block_tiles + warp;
-    if (warp >= w.block_tiles || tile >= w.tiles) {
-      skip_pass(reader, pass.group, pass.end);
+    if (warp >= w.block_tiles) {
+      reader.skip(groups);
       continue;
     }
-    float before[RowTiles][4];
-    if constexpr (RowTiles <= 2) load_residual<RowTiles>(p, before, tile, p.first_row, exist, lane);
-    float sum[RowTiles][4] = {};
+    if (tile >= w.tiles) {  // the last block may be lower: this warp keeps the rings' counts
+      reader.begin(groups);
+      while (reader.next()) {
+      }
+      continue;
+    }
+    Sums<RowTiles> sums{};
     if constexpr (Format == WeightFormat::affine4)
-      pass_chain<RowTiles>(sum, reader, pass.group, pass.end, warp);
+      pass_chain<RowTiles>(sums.at, reader, groups, warp);
     else
-      dense_pass_chain<RowTiles>(sum, reader, pass.group, pass.end, warp);
-    if (w.slices > 1 && !add_slices<RowTiles>(p, sum, pass.slice, tile, lane)) continue;
-    if constexpr (RowTiles > 2) load_residual<RowTiles>(p, before, tile, p.first_row, exist, lane);
-    write_outputs<RowTiles>(p, sum, before, tile, p.first_row, exist, lane);
+      dense_pass_chain<RowTiles>(sums.at, reader, groups, warp);
+    if (w.slices > 1) {
+      leave_slice<RowTiles>(p, sums.at, pass.slice, tile, lane);
+      continue;
+    }
+    if (scales_due) {
+      wait_for_scales();
+      scales_due = false;
+    }
+    finish_tile<RowTiles>(operation, sums, tile);
   }
-  return reader.places;
+  if (w.slices > 1 && warp < w.block_tiles) {  // nobody waits for a slice before all its own are left
+    if (scales_due) {
+      wait_for_scales();
+      scales_due = false;
+    }
+#pragma unroll 1
+    for (int index = begin; index < last; ++index) {
+      const Pass pass = find_pass(w, index);
+      const int tile = pass.block * w.block_tiles + warp;
+      if (tile < w.tiles && owner_of(w, tile) == pass.slice) finish_tile<RowTiles>(operation, {}, tile);
+    }
+  }
+  if (scales_due) arrive_at_scales();
+  return packed_places(reader.places);
 }
 
 }  // namespace tensorfold::backend::cuda

@@ -16,10 +16,10 @@ namespace {
 
 static_assert(kMostProgramRows <= kFewRows, "the plan's attention work suits programs");
 
-/// Groups of a stage: as many as fit, each slice cut into chunks of about equal length.
-int32_t ring_groups(const PackedWeights& weights) {
+/// Groups of a stage: as many as fit it and a piece of rows, each slice cut into chunks of about equal length.
+int32_t stage_groups(const PackedWeights& weights, int piece_groups) {
   const int group = weights.block_tiles * group_bytes(weights.format);
-  const int most = static_cast<int>(kStageBytes) / group;
+  const int most = std::min(static_cast<int>(kStageBytes) / group, piece_groups);
   check(most >= 1, "a stage holds a group of a block");
   const int slice = (weights.groups + weights.slices - 1) / weights.slices;
   const int chunks = (slice + most - 1) / most;
@@ -35,34 +35,47 @@ void ForwardProgram::move_tails() {
   add(OperationKind::tails, work);
 }
 
+namespace {
+
+bool in_fours(const Activation& a) { return a.stride % 4 == 0 && a.offset % 4 == 0; }
+
+/// Whether the product makes what the rows are made of, and reads something else than they overwrite.
+bool makes_rows(const RowProduct& product, const ScaledRowsWork& work) {
+  const Activation& made = product.output;
+  return product.epilogue == ProductEpilogue::add && made.bf16 == 0 && made.data == work.input.data &&
+         made.stride == work.input.stride && made.offset == work.input.offset &&
+         product.weights.outputs == work.input.width && work.input.width % kTileOutputs == 0 && work.logit_rows == 0 &&
+         product.input.data != work.output.data;
+}
+
+}  // namespace
+
 void ForwardProgram::norm(const NormWork& work) {
-  const auto aligned = [](const Activation& a) { return a.stride % 4 == 0 && a.offset % 4 == 0; };
-  if (work.input.width > kMostNormWidth || !aligned(work.input) || !aligned(work.output)) refuse();
-  const std::optional<GatedDeltaArguments> tails = std::exchange(tails_, std::nullopt);
-  add(OperationKind::norm, work);
-  tails_ = tails;
+  if (work.input.width > kMostNormWidth || !in_fours(work.input) || !in_fours(work.output)) refuse();
+  add_before_tails(OperationKind::norm, work);
 }
 
-NormWork ForwardProgram::take_norm(const RowProduct& product) {
-  NormWork norm;
-  if (row_tiles_ != 1 || !norms_inside_ || operations_.empty() || operations_.back().kind != OperationKind::norm)
-    return norm;
-  std::memcpy(&norm, operations_.back().work, sizeof norm);
-  const Activation& made = norm.output;
-  const Activation& read = product.input;
-  if (norm.input.width > kMostResidentInputs || norm.input.bf16 != 0 || norm.for_product == 0 ||
-      made.data != read.data || made.stride != read.stride || made.offset != read.offset)
-    return {};
-  operations_.pop_back();
-  phases_ -= 1;
-  return norm;
+void ForwardProgram::scaled_rows(const ScaledRowsWork& work) {
+  if (!operations_.empty() && operations_.back().kind == OperationKind::product) {
+    ProductWork last;
+    std::memcpy(&last, operations_.back().work, sizeof last);
+    if (last.next.gains == nullptr && makes_rows(last.product, work)) {
+      last.next = {work.gains, work.output, work.squares};
+      std::memcpy(operations_.back().work, &last, sizeof last);
+      return;
+    }
+  }
+  add_before_tails(OperationKind::scaled_rows, work);
 }
 
-void ForwardProgram::product(const RowProduct& product) {
+void ForwardProgram::product(const RowProduct& product, const float* squares, float epsilon) {
   ProductWork work;
   work.product = product;
-  work.ring_groups = ring_groups(product.weights);
-  work.norm = take_norm(product);
+  const int most_in_a_piece = static_cast<int>(kPieceBytes) / 1024 / row_tiles_;
+  work.stage_groups = stage_groups(product.weights, most_in_a_piece);
+  work.piece_groups = most_in_a_piece / work.stage_groups * work.stage_groups;
+  work.squares = squares;
+  work.epsilon = epsilon;
   const PackedWeights& w = product.weights;
   // Tails go beside a long product that reads and writes other rows.
   const bool overwrites = tails_ && tails_->mixed.data == product.output.data;
@@ -78,13 +91,14 @@ void ForwardProgram::product(const RowProduct& product) {
   tails_ = later;
   ProductStream stream;
   stream.weights = w.data;
-  stream.rows = work.norm.weight != nullptr ? nullptr : product.input.group_at(product.first_row / 8, 0);
+  stream.rows = product.input.group_at(0, 0);
   stream.row_tile_bytes = product.input.stride * 16;
   stream.group_stride = w.block_tiles * group_bytes(w.format);
   stream.groups = w.groups;
   stream.slices = w.slices;
   stream.blocks = w.blocks;
-  stream.ring_groups = work.ring_groups;
+  stream.stage_groups = work.stage_groups;
+  stream.piece_groups = work.piece_groups;
   stream.phase = phases_ - 1;
   products_.push_back(stream);
 }

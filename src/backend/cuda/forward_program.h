@@ -11,6 +11,7 @@
 #include <cstring>
 #include <optional>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <cuda_runtime.h>
@@ -33,7 +34,8 @@ enum class OperationKind : int32_t {
   prepare,
   partials,
   merge,
-  block_convolution
+  block_convolution,
+  scaled_rows
 };
 
 struct EmbedWork {
@@ -47,7 +49,21 @@ struct NormWork {
   Activation input;
   const float* weight = nullptr;
   Activation output;
-  int32_t for_product = 0;  ///< nobody but the next product reads the output
+};
+/// Rows for a product in whose sums their norm's scale comes in (scaled_rows.cuh): bf16(x gain), and the sums of
+/// squares.
+struct ScaledRowsWork {
+  int32_t logit_rows = 0;
+  Activation input;
+  const float* gains = nullptr;
+  Activation output;
+  float* squares = nullptr;  ///< [rows][width / 16]
+};
+/// The same, made by the product that makes the rows; gains null: not.
+struct NextRows {
+  const float* gains = nullptr;
+  Activation rows;
+  float* squares = nullptr;
 };
 struct CopyWork {
   int32_t logit_rows = 0;
@@ -56,9 +72,11 @@ struct CopyWork {
 };
 struct ProductWork {
   RowProduct product;
-  int32_t ring_groups = 1;  ///< groups of a stage of the ring
-  /// Up to 8 rows: every thread block norms the rows itself, into its own shared memory; weight null: not.
-  NormWork norm;
+  int32_t stage_groups = 1;  ///< groups of a stage of the ring of weights
+  int32_t piece_groups = 1;  ///< of a piece of rows: a multiple
+  float epsilon = 0.0F;
+  const float* squares = nullptr;  ///< of its rows, if they are scaled rows
+  NextRows next;
 };
 struct TailsWork {
   GatedDeltaArguments delta;
@@ -84,26 +102,29 @@ struct alignas(16) ProductStream {
   int32_t groups = 0;
   int32_t slices = 1;
   int32_t blocks = 0;
-  int32_t ring_groups = 1;
+  int32_t stage_groups = 1;
+  int32_t piece_groups = 1;
   int32_t phase = 0;
   int32_t attention = -1;  ///< index of the operation; then there are no weights
 };
 
-/// Rows of a plan that runs as a program: above, the tensor-core steps take longer than the weights, and the kernels of
-/// the graph, two thread blocks a multiprocessor, do better.
+/// Rows of a plan that runs as a program: above, every tile would read the fragments of four row tiles from shared
+/// memory (1.5 times as long as the graph's kernels, which read them for two tiles at once).
 constexpr int kMostProgramRows = 16;
 
 /// Builds the list. Operations stand in the order they are added; each begins a phase unless it may run beside the one
 /// before it.
 class ForwardProgram {
  public:
-  /// `norms_inside`: products norm their rows themselves where they can; pays for one or two rows.
-  ForwardProgram(int row_tiles, bool norms_inside) : row_tiles_(row_tiles), norms_inside_(norms_inside) {}
+  explicit ForwardProgram(int row_tiles) : row_tiles_(row_tiles) {}
 
   void embed(const EmbedWork& work) { add(OperationKind::embed, work); }
   void norm(const NormWork& work);
   void copy(const CopyWork& work) { add(OperationKind::copy, work); }
-  void product(const RowProduct& product);
+  /// Made by the product before, if it is what makes the input.
+  void scaled_rows(const ScaledRowsWork& work);
+  /// `squares`, `epsilon`: of the norm, if the rows are scaled rows; else null.
+  void product(const RowProduct& product, const float* squares, float epsilon);
   /// The tail's move stands beside a later product, before anything overwrites its rows.
   void delta(const GatedDeltaArguments& work);
   void attention(const AttentionArguments& work);
@@ -134,11 +155,15 @@ class ForwardProgram {
     operations_.push_back(operation);
   }
   void move_tails();
-  /// The norm that was added last, if it made the rows of this product, which then makes them itself.
-  NormWork take_norm(const RowProduct& product);
+  /// What reads no rows of the delta rule: its tails' move may come later.
+  template <typename Work>
+  void add_before_tails(OperationKind kind, const Work& work) {
+    const std::optional<GatedDeltaArguments> tails = std::exchange(tails_, std::nullopt);
+    add(kind, work);
+    tails_ = tails;
+  }
 
   int row_tiles_;
-  bool norms_inside_;
   int phases_ = 0;
   bool refused_ = false;
   std::vector<Operation> operations_;

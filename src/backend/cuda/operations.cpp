@@ -29,17 +29,41 @@ void CudaBackend::rms_norm(const Plan&, const RmsNorm& a) {
   check(a.input.width % 4 == 0, "a normed row is a multiple of 4 values wide");
   check(values_of(a.weight) != nullptr && a.weight->size() == a.input.width && a.output.width == a.input.width,
         "a norm's weight is as wide as its rows");
-  norm_rows(a.rows, activation(a.input), values_of(a.weight), a.epsilon, activation(a.output), false);
+  const bool logits = a.rows == RowSet::logits;
+  if (recording_ != nullptr)
+    recording_->norm({logits ? 1 : 0, a.epsilon, activation(a.input), values_of(a.weight), activation(a.output)});
+  else
+    launch_rms_norm(plan_memory_.data(), rows_of(a.rows), logits, activation(a.input), values_of(a.weight), a.epsilon,
+                    activation(a.output), stream_);
 }
 
-void CudaBackend::norm_rows(RowSet rows, const Activation& input, const float* weight, float epsilon,
-                            const Activation& output, bool for_product) {
-  const bool logits = rows == RowSet::logits;
+/// The rows of a product with a norm (scaled_rows.cuh).
+void CudaBackend::scale_rows(const Project& a, const Activation& input, const Activation& output) {
+  const bool logits = a.rows == RowSet::logits;
   if (recording_ != nullptr)
-    recording_->norm({logits ? 1 : 0, epsilon, input, weight, output, for_product ? 1 : 0});
+    recording_->scaled_rows({logits ? 1 : 0, input, values_of(a.norm), output, row_squares(input.width)});
   else
-    launch_rms_norm(plan_memory_.data(), rows_of(rows), logits, input, weight, epsilon, output, stream_);
+    launch_scaled_rows(plan_memory_.data(), rows_of(a.rows), logits, input, values_of(a.norm), a.epsilon, output,
+                       row_scales(rows_of(a.rows)), stream_);
 }
+
+float* CudaBackend::row_squares(int64_t width) {
+  return row_squares_.get<float>(static_cast<size_t>(kMostProgramRows * width / kTileOutputs));
+}
+
+float* CudaBackend::program_partials(size_t floats) {
+  if (program_partials_.size() < floats) {
+    count_memory_change();
+    cuda_check(cudaStreamSynchronize(stream_), "finish what runs");
+    program_partials_ = DeviceArray<float>();
+    program_partials_ = DeviceArray<float>(floats);
+    cuda_check(cudaMemset(program_partials_.data(), 0xFF, program_partials_.bytes()), "mark partial results");
+    cuda_check(cudaDeviceSynchronize(), "mark partial results");
+  }
+  return program_partials_.data();
+}
+
+float* CudaBackend::row_scales(int32_t rows) { return row_scales_.get<float>(static_cast<size_t>(rows)); }
 
 void CudaBackend::copy_rows(RowSet rows, const Activation& input, const Activation& output) {
   const bool logits = rows == RowSet::logits;
@@ -54,7 +78,7 @@ void CudaBackend::copy(const Plan&, Tensor input, Tensor output) {
   copy_rows(RowSet::all, activation(input), activation(output));
 }
 
-/// The rows as the product reads them: normed, gathered or rounded first where needed.
+/// The rows as the product reads them: scaled, gathered or rounded first where needed.
 Activation CudaBackend::product_input(const Project& a, int32_t rows) {
   const Activation given = activation(a.input);
   const bool logits = a.rows == RowSet::logits;
@@ -63,7 +87,7 @@ Activation CudaBackend::product_input(const Project& a, int32_t rows) {
   const Activation scratch{product_rows_.get<uint16_t>(static_cast<size_t>(all_rows * given.width)), given.width, 0,
                            given.width, 1};
   if (a.norm != nullptr)
-    norm_rows(a.rows, given, values_of(a.norm), a.epsilon, scratch, true);
+    scale_rows(a, given, scratch);
   else
     copy_rows(a.rows, given, scratch);
   return scratch;
@@ -76,6 +100,7 @@ void CudaBackend::product(const Project& a, Activation input, int32_t rows) {
   p.input = input;
   p.row_count = count_of(a.rows);
   p.output = activation(a.output);
+  if (a.norm != nullptr && recording_ == nullptr) p.row_scales = row_scales(rows);
   switch (a.epilogue) {
     case Project::Epilogue::store:
       p.epilogue = ProductEpilogue::store;
@@ -92,12 +117,13 @@ void CudaBackend::product(const Project& a, Activation input, int32_t rows) {
   }
   if (a.limit > 0.0F) fail(ErrorKind::unsupported, "the cuda backend has no limited SwiGLU yet");
   const RowProductShape shape{processors_, 104 << 10, 2};
-  p.partials = partials_.get<float>(row_product_partials(weights, 4));
-  p.arrivals = arrivals_.get<uint32_t>(row_product_arrivals(weights));
   if (recording_ != nullptr) {
-    recording_->product(p);
+    p.partials = program_partials(row_product_partials(weights, kMostProgramRows / 8));
+    recording_->product(p, a.norm != nullptr ? row_squares(input.width) : nullptr, a.epsilon);
     return;
   }
+  p.partials = partials_.get<float>(row_product_partials(weights, 4));
+  p.arrivals = arrivals_.get<uint32_t>(row_product_arrivals(weights));
   if (rows > kMostRowsAProduct) {
     launch_prompt_product(p, rows, stream_);
     return;

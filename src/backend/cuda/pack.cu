@@ -56,8 +56,9 @@ __global__ void pack_affine4_kernel(PackSource source, uint8_t* data, PackedWeig
       const float scale = scalar_at(source.scales, source.type, at);
       const float bias = scalar_at(source.biases, source.type, at);
       if (!(fabsf(scale) < kScaleLimit)) *scale_overflow = 1;
-      const uint32_t scale_bits = __float_as_uint(scalbnf(scale, kScaleExponent - 64) * 0x1p64F) >> 16;
-      pairs[(lane / 4) * 2 + high] = scale_bits | (__float_as_uint(bias) & 0xFFFF0000U);
+      const int exponent = high != 0 ? kHighScaleExponent : kLowScaleExponent;
+      const uint32_t scale_bits = __float_as_uint(scalbnf(scale, exponent - 64) * 0x1p64F) >> 16;
+      pairs[(lane / 4) * 2 + high] = scale_bits | (__float_as_uint(bias / kAffineFactor) & 0xFFFF0000U);
     }
   }
 }

@@ -125,14 +125,11 @@ __device__ inline void load_fragments(uint32_t (&a)[4][4], const uint8_t* weight
   if constexpr (Format == WeightFormat::affine4) {
     const uint4 words = *reinterpret_cast<const uint4*>(weights + lane * 16);
     const uint2 pairs = *reinterpret_cast<const uint2*>(weights + 512 + (lane / 4) * 8);
-    const uint32_t low = both_low(pairs.x);
-    const uint32_t low_bias = both_high(pairs.x);
-    const uint32_t high = both_low(pairs.y);
-    const uint32_t high_bias = both_high(pairs.y);
-    affine_fragment(a[0], words.x, low, low_bias, high, high_bias);
-    affine_fragment(a[1], words.y, low, low_bias, high, high_bias);
-    affine_fragment(a[2], words.z, low, low_bias, high, high_bias);
-    affine_fragment(a[3], words.w, low, low_bias, high, high_bias);
+    const AffineScales scales(pairs);
+    affine_fragment(a[0], words.x, scales);
+    affine_fragment(a[1], words.y, scales);
+    affine_fragment(a[2], words.z, scales);
+    affine_fragment(a[3], words.w, scales);
   } else {
 #pragma unroll
     for (int step = 0; step < 4; ++step) {

@@ -4,6 +4,7 @@
 #include "backend/cuda/launch.h"
 #include "backend/cuda/row_kernels.h"
 #include "backend/cuda/row_values.cuh"
+#include "backend/cuda/scaled_rows.cuh"
 
 namespace tensorfold::backend::cuda {
 namespace {
@@ -86,6 +87,26 @@ __global__ void rms_norm_kernel(PlanView plan, int logit_rows, Activation input,
     output.set(row, at, input.get(from, at) * scale * weight[at]);
 }
 
+/// A thread a sixteen; the first warp then has the row's scale.
+__global__ void scaled_rows_kernel(PlanView plan, int logit_rows, Activation input, const float* gains, float epsilon,
+                                   Activation output, float* scales) {
+  extern __shared__ float squares[];
+  allow_next_kernel();
+  const auto row = static_cast<int>(blockIdx.x);
+  const bool exists = row < (logit_rows != 0 ? plan.header().logit_rows : plan.header().rows);
+  const int from = logit_rows != 0 && exists ? plan.logit_rows()[row] : row;
+  const auto sixteens = static_cast<int>(input.width / kSquareValues);
+  wait_for_previous_kernels();
+  if (!exists) return;
+  for (int at = static_cast<int>(threadIdx.x); at < sixteens; at += kThreads)
+    squares[at] = scale_sixteen(input, from, gains, output, row, at);
+  __syncthreads();
+  if (threadIdx.x >= 32) return;
+  float scale[1];
+  row_scales_of(scale, squares, sixteens, epsilon, static_cast<int>(threadIdx.x));
+  if (threadIdx.x == 0) scales[row] = scale[0];
+}
+
 __global__ void copy_kernel(PlanView plan, int logit_rows, Activation input, Activation output) {
   allow_next_kernel();
   const auto row = static_cast<int>(blockIdx.x);
@@ -137,6 +158,13 @@ void launch_rms_norm(const int32_t* plan, int rows, bool logit_rows, Activation 
                      float epsilon, Activation output, cudaStream_t stream) {
   launch(rms_norm_kernel, grid_of(rows), dim3(kThreads), 0, stream, PlanView{plan}, logit_rows ? 1 : 0, input, weight,
          epsilon, output);
+}
+
+void launch_scaled_rows(const int32_t* plan, int rows, bool logit_rows, Activation input, const float* gains,
+                        float epsilon, Activation output, float* scales, cudaStream_t stream) {
+  const size_t shared = static_cast<size_t>(input.width) / kSquareValues * sizeof(float);
+  launch(scaled_rows_kernel, grid_of(rows), dim3(kThreads), shared, stream, PlanView{plan}, logit_rows ? 1 : 0, input,
+         gains, epsilon, output, scales);
 }
 
 void launch_copy(const int32_t* plan, int rows, bool logit_rows, Activation input, Activation output,

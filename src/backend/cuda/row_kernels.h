@@ -24,6 +24,9 @@ void launch_embed(const int32_t* plan, int rows, const EmbeddingTable& table, fl
 /// Rows of a plan (or its logit rows, output row j from plan row logit_rows[j]).
 void launch_rms_norm(const int32_t* plan, int rows, bool logit_rows, Activation input, const float* weight,
                      float epsilon, Activation output, cudaStream_t stream);
+/// Scaled rows for a product (scaled_rows.cuh): bf16(x gain), and each row's scale.
+void launch_scaled_rows(const int32_t* plan, int rows, bool logit_rows, Activation input, const float* gains,
+                        float epsilon, Activation output, float* scales, cudaStream_t stream);
 void launch_copy(const int32_t* plan, int rows, bool logit_rows, Activation input, Activation output,
                  cudaStream_t stream);
 /// output row first + j = input row rows[j], rows on the device.

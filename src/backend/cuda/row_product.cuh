@@ -115,14 +115,6 @@ constexpr int second_tile = kProductWarps * group_bytes(Format);
 template <WeightFormat Format, int RowTiles, int Tiles>
 __device__ inline void group_chain(float (&sum)[kTilesAWarp][RowTiles][4], const AffineGroup (&affine)[Tiles],
                                    const uint8_t* weights, uint32_t rows, uint32_t row_stride, int lane) {
-  uint32_t scales[Tiles][4];
-#pragma unroll
-  for (int t = 0; t < Tiles; ++t) {
-    scales[t][0] = both_low(affine[t].pairs.x);
-    scales[t][1] = both_high(affine[t].pairs.x);
-    scales[t][2] = both_low(affine[t].pairs.y);
-    scales[t][3] = both_high(affine[t].pairs.y);
-  }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     uint32_t b[RowTiles][4];
@@ -141,7 +133,7 @@ __device__ inline void group_chain(float (&sum)[kTilesAWarp][RowTiles][4], const
                           : step == 1 ? w.y
                           : step == 2 ? w.z
                                       : w.w,
-                          scales[t][0], scales[t][1], scales[t][2], scales[t][3]);
+                          AffineScales(affine[t].pairs));
         } else {
           const uint4 words =
               *reinterpret_cast<const uint4*>(weights + t * second_tile<Format> + step * 512 + lane * 16);

@@ -23,7 +23,7 @@ constexpr int kTileOutputs = 16;
 constexpr int kGroupInputs = 64;
 constexpr int kMostSlices = 16;
 constexpr int kMostRowsAProduct = 32;
-constexpr int kMostBlockTiles = 18;
+constexpr int kMostBlockTiles = 17;
 
 /// Bytes of one group of one tile.
 __host__ __device__ constexpr int group_bytes(WeightFormat format) {
@@ -78,9 +78,10 @@ struct RowProduct {
   Activation input;                    ///< bf16 tiles, K columns
   const int32_t* row_count = nullptr;  ///< on the device: rows that exist
   int32_t first_row = 0;               ///< a multiple of 8: rows [first_row, first_row + 8 * row tiles)
+  const float* row_scales = nullptr;   ///< a row's sums are multiplied by its scale: rows that were not normed
   Activation output;
   ProductEpilogue epilogue = ProductEpilogue::store;
-  float* partials = nullptr;     ///< row_product_partials(..) floats
+  float* partials = nullptr;  ///< row_product_partials(..) floats; of a forward program: all bits set between launches
   uint32_t* arrivals = nullptr;  ///< row_product_arrivals(..) words, zero between launches
 };
 
