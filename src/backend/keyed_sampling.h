@@ -14,12 +14,7 @@
 #include <vector>
 
 #include "backend/draw.h"
-
-#if defined(__CUDACC__)
-#define TENSORFOLD_HOST_DEVICE __host__ __device__
-#else
-#define TENSORFOLD_HOST_DEVICE
-#endif
+#include "base/host_device.h"
 
 namespace tensorfold::backend::keyed {
 
