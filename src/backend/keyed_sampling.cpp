@@ -254,21 +254,17 @@ int32_t draw_among(std::span<const Candidate> kept, uint64_t key, double tempera
 }
 
 void report_shares(std::span<const float> logits, const DrawRow& row, Drawn& out) {
-  constexpr float least_logprob = -9999.0F;
   const float best = maximum(logits);
   int64_t total = 0;
   for (const float logit : logits) total += keyed::fixed_mass(static_cast<double>(logit), static_cast<double>(best));
-  const double normaliser = keyed::logarithm(static_cast<double>(total) * 0x1p-40);
-  const auto logprob_of = [&](float logit) {
-    const double logprob = add(add(static_cast<double>(logit), -static_cast<double>(best)), -normaliser);
-    return logprob > static_cast<double>(least_logprob) ? static_cast<float>(logprob) : least_logprob;
-  };
-  out.logprob = logprob_of(logits[static_cast<size_t>(out.token)]);
+  out.logprob = row_logprob(logits[static_cast<size_t>(out.token)], best, total);
   out.probability = static_cast<float>(keyed::exponential(static_cast<double>(out.logprob)));
   const auto wanted = static_cast<size_t>(std::clamp(row.top_logprobs, 0, Drawn::most_logprobs));
   const std::vector<Candidate> top = wanted > 0 ? select_top(logits, wanted) : std::vector<Candidate>{};
   out.ranked = static_cast<int32_t>(top.size());
-  for (size_t i = 0; i < top.size(); ++i) out.top[i] = {.token = top[i].id, .logprob = logprob_of(top[i].logit)};
+  for (size_t i = 0; i < top.size(); ++i) {
+    out.top[i] = {.token = top[i].id, .logprob = row_logprob(top[i].logit, best, total)};
+  }
 }
 
 int32_t choose(std::span<const float> logits, const DrawRow& row) {
@@ -283,6 +279,13 @@ int32_t choose(std::span<const float> logits, const DrawRow& row) {
 }
 
 }  // namespace
+
+float row_logprob(float logit, float best, int64_t total) {
+  constexpr float least_logprob = -9999.0F;
+  const double normaliser = keyed::logarithm(static_cast<double>(total) * 0x1p-40);
+  const double logprob = add(add(static_cast<double>(logit), -static_cast<double>(best)), -normaliser);
+  return logprob > static_cast<double>(least_logprob) ? static_cast<float>(logprob) : least_logprob;
+}
 
 int32_t draw_token(std::span<const float> logits, const DrawRow& row, Drawn& out) {
   out = {};

@@ -195,6 +195,10 @@ namespace tensorfold::backend {
 /// With row.top_logprobs >= 0 also fills probability, logprob and the strongest rivals, from the logits as given.
 int32_t draw_token(std::span<const float> logits, const DrawRow& row, Drawn& out);
 
+/// The natural logarithm of a logit's share of its row: `best` is the row's highest logit, `total` its fixed-point mass
+/// at temperature 1. At least -9999.
+float row_logprob(float logit, float best, int64_t total);
+
 /// The candidates that draw_token would draw among, in order (for tests and drafters); greedy: one.
 std::vector<int32_t> kept_candidates(std::span<const float> logits, const DrawRow& row);
 

@@ -12,6 +12,8 @@
 //   begin_list(), append(place), end_list()
 //                                     gathers places in any order; then list()[0..n) holds them, n = end_list()
 //   list(), sorted(), shares()        room for kMostListed values each, shared by a part of the team
+//   values()                          room for the logits this part of the team looks at, slot j * local_size() +
+//                                     local_rank() for a member's j-th; or null: they are read again at every pass
 //   local_rank(), local_size(), local_barrier()
 //                                     the members that share this room
 #pragma once
@@ -76,15 +78,41 @@ TENSORFOLD_HOST_DEVICE inline uint64_t order_key(double value) {
   return (bits >> 63) != 0 ? ~bits : bits | uint64_t{1} << 63;
 }
 
-/// The place of the first candidate of the order.
+/// Takes up a row: later passes find its logits in team.values(). Returns the place of the first of the order.
 template <typename Team>
-TENSORFOLD_HOST_DEVICE uint64_t first_place(Team& team, const Row& row) {
+TENSORFOLD_HOST_DEVICE uint64_t read_row(Team& team, const Row& row) {
+  constexpr int batch = 16;  // loads under way at a time
   uint64_t best = 0;
-  for (int32_t id = team.rank(); id < row.vocabulary; id += team.size()) {
-    const uint64_t place = place_of(logit_at(row, id), id);
-    best = place > best ? place : best;
+  float* slot = team.values() == nullptr ? nullptr : team.values() + team.local_rank();
+  for (int32_t from = team.rank(); from < row.vocabulary; from += batch * team.size()) {
+    float values[batch];
+    for (int i = 0; i < batch; ++i) {
+      const int32_t id = from + i * team.size();
+      values[i] = id < row.vocabulary ? logit_at(row, id) : lowest();
+    }
+    for (int i = 0; i < batch; ++i) {
+      const int32_t id = from + i * team.size();
+      if (id >= row.vocabulary) break;
+      const uint64_t place = place_of(values[i], id);
+      best = place > best ? place : best;
+      if (slot != nullptr) {
+        *slot = values[i];
+        slot += team.local_size();
+      }
+    }
   }
   return team.maximum(best);
+}
+
+/// visit(logit, id) for every token of the row that is this member's to look at.
+template <typename Team, typename Visit>
+TENSORFOLD_HOST_DEVICE void for_each(Team& team, const Row& row, const Visit& visit) {
+  if (const float* slot = team.values(); slot != nullptr) {
+    slot += team.local_rank();
+    for (int32_t id = team.rank(); id < row.vocabulary; id += team.size(), slot += team.local_size()) visit(*slot, id);
+  } else {
+    for (int32_t id = team.rank(); id < row.vocabulary; id += team.size()) visit(logit_at(row, id), id);
+  }
 }
 
 struct UnitWeight {
@@ -133,11 +161,10 @@ template <typename Team, typename Weight>
 TENSORFOLD_HOST_DEVICE uint64_t end_among_few(Team& team, const Row& row, const Range& range, const Weight& weight,
                                               int64_t need) {
   team.begin_list();
-  for (int32_t id = team.rank(); id < row.vocabulary; id += team.size()) {
-    const float logit = logit_at(row, id);
+  for_each(team, row, [&](float logit, int32_t id) {
     const uint64_t place = place_of(logit, id);
     if (place >= range.low && place <= range.high && weight(logit) > 0) team.append(place);
-  }
+  });
   const int32_t count = team.end_list();
   auto* weights = reinterpret_cast<int64_t*>(team.shares());
   for (int32_t i = team.local_rank(); i < count; i += team.local_size()) weights[i] = weight(logit_of(team.list()[i]));
@@ -170,17 +197,16 @@ TENSORFOLD_HOST_DEVICE uint64_t prefix_end(Team& team, const Row& row, uint64_t 
     }
     // Weights from each cut up, then of the whole range; counts likewise, two a number.
     int64_t sums[6] = {};
-    for (int32_t id = team.rank(); id < row.vocabulary; id += team.size()) {
-      const float logit = logit_at(row, id);
+    for_each(team, row, [&](float logit, int32_t id) {
       const uint64_t place = place_of(logit, id);
-      if (place < range.low || place > range.high) continue;
+      if (place < range.low || place > range.high) return;
       const int64_t own = weight(logit);
-      if (own == 0) continue;
+      if (own == 0) return;
       for (int j = 0; j < 3; ++j) sums[j] += place >= cuts[j] ? own : 0;
       sums[3] += own;
       sums[4] += (place >= cuts[0] ? 1 : 0) + (place >= cuts[1] ? int64_t{1} << 32 : 0);
       sums[5] += (place >= cuts[2] ? 1 : 0) + (int64_t{1} << 32);
-    }
+    });
     team.add(sums);
     if (begins) need = need_of(sums[3]);
     const int64_t counts[4] = {sums[4] & 0xFFFFFFFF, sums[4] >> 32, sums[5] & 0xFFFFFFFF, sums[5] >> 32};
@@ -199,10 +225,10 @@ TENSORFOLD_HOST_DEVICE uint64_t prefix_end(Team& team, const Row& row, uint64_t 
 template <typename Team>
 TENSORFOLD_HOST_DEVICE int32_t list_in_order(Team& team, const Row& row, uint64_t end) {
   team.begin_list();
-  for (int32_t id = team.rank(); id < row.vocabulary; id += team.size()) {
-    const uint64_t place = place_of(logit_at(row, id), id);
+  for_each(team, row, [&](float logit, int32_t id) {
+    const uint64_t place = place_of(logit, id);
     if (place >= end) team.append(place);
-  }
+  });
   const int32_t count = team.end_list();
   for (int32_t i = team.local_rank(); i < count; i += team.local_size()) {
     const uint64_t own = team.list()[i];
@@ -274,10 +300,9 @@ TENSORFOLD_HOST_DEVICE int32_t draw_among(Team& team, const Row& row, uint64_t f
   // The first of the order is always kept; everyone begins with it.
   uint64_t best = first;
   double score = score_of(best_logit, keyed::candidate_hash(key, id_of(first)));
-  for (int32_t id = team.rank(); id < row.vocabulary; id += team.size()) {
-    const float logit = logit_at(row, id);
+  for_each(team, row, [&](float logit, int32_t id) {
     const uint64_t place = place_of(logit, id);
-    if (place < kept.end || place == first || logit == lowest()) continue;
+    if (place < kept.end || place == first || logit == lowest()) return;
     // Whether its noise may lift it (keyed_sampling.cpp), with a gap that errs on the small side.
     const double about = keyed::multiply(static_cast<double>(logit), mass.inverse);
     const double size = about < 0.0 ? -about : about;
@@ -286,17 +311,17 @@ TENSORFOLD_HOST_DEVICE int32_t draw_among(Team& team, const Row& row, uint64_t f
     if (gap > 1.5) {
       const double leading = keyed::multiply(gap, 1.44);
       const int ones = static_cast<int>(leading < 53.0 ? leading : 53.0) - 1;
-      if (ones > 0 && (~hash >> (64 - ones)) != 0) continue;
+      if (ones > 0 && (~hash >> (64 - ones)) != 0) return;
     }
-    if (kept.mass && mass(logit) == 0) continue;
+    if (kept.mass && mass(logit) == 0) return;
     if (kept.floor && logit != best_logit && !(keyed::scaled_logit(logit, settings.temperature) >= kept.floor_z))
-      continue;
+      return;
     const double own = score_of(logit, hash);
     if (own > score || (own == score && place > best)) {
       score = own;
       best = place;
     }
-  }
+  });
   const uint64_t score_key = order_key(score);
   const uint64_t highest = team.maximum(score_key);
   return id_of(team.maximum(score_key == highest ? best : 0));
@@ -316,7 +341,7 @@ inline bool too_many_in_order(const SamplingSettings& settings) {
   return settings.temperature > 0.0 && settings.top_k > kMostListed && settings.top_p > 0.0 && settings.top_p < 1.0;
 }
 
-/// choose() of keyed_sampling.cpp for a row whose penalties and biases are applied; `first`: first_place of the row.
+/// choose() of keyed_sampling.cpp for a row whose penalties and biases are applied; `first`: what read_row returned.
 template <typename Team>
 TENSORFOLD_HOST_DEVICE int32_t choose(Team& team, const Row& row, uint64_t first, const Request& request) {
   const SamplingSettings& settings = request.settings;
@@ -347,11 +372,10 @@ TENSORFOLD_HOST_DEVICE int32_t choose(Team& team, const Row& row, uint64_t first
 template <typename Team>
 TENSORFOLD_HOST_DEVICE int64_t total_mass(Team& team, const Row& row, float best) {
   int64_t sums[1] = {};
-  for (int32_t id = team.rank(); id < row.vocabulary; id += team.size()) {
-    const float logit = row.logits[id];
-    if (logit - best < -28.5F) continue;  // the difference of two floats is this near
+  for_each(team, row, [&](float logit, int32_t) {
+    if (logit - best < -28.5F) return;  // the difference of two floats is this near
     sums[0] += keyed::fixed_mass(static_cast<double>(logit), static_cast<double>(best));
-  }
+  });
   team.add(sums);
   return sums[0];
 }

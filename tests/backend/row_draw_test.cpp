@@ -18,7 +18,7 @@ using testing::DrawRandom;
 
 /// What the members of a team share.
 struct TeamRoom {
-  explicit TeamRoom(int members) : size(members), barrier(members) {}
+  TeamRoom(int members, size_t slots) : size(members), barrier(members), values(slots) {}
   const int size;
   std::barrier<> barrier;
   std::atomic<uint64_t> highest{0};
@@ -27,6 +27,7 @@ struct TeamRoom {
   std::array<uint64_t, row_draw::kMostListed> list{};
   std::array<uint64_t, row_draw::kMostListed> sorted{};
   std::array<double, row_draw::kMostListed> shares{};
+  std::vector<float> values;  ///< empty: passes read the row itself
 };
 
 class ThreadTeam {
@@ -65,6 +66,7 @@ class ThreadTeam {
   [[nodiscard]] const uint64_t* list() const { return room_.list.data(); }
   [[nodiscard]] uint64_t* sorted() { return room_.sorted.data(); }
   [[nodiscard]] double* shares() { return room_.shares.data(); }
+  [[nodiscard]] float* values() { return room_.values.empty() ? nullptr : room_.values.data(); }
 
  private:
   template <typename Action>
@@ -97,14 +99,19 @@ void expect_equal(const DrawCase& made, int members) {
   row_draw::Row raw = view;
   raw.mask = nullptr;
   const row_draw::Request request = request_of(row, made.logits.size());
-  TeamRoom room(members);
+  TeamRoom room(members, row.position % 2 == 0 ? made.logits.size() + static_cast<size_t>(members) : 0);
   std::vector<std::thread> threads;
   const auto work = [&](int rank) {
     ThreadTeam team(room, rank);
-    EXPECT_EQ(row_draw::choose(team, view, row_draw::first_place(team, view), request), expected.token);
-    const int32_t wanted = std::min<int32_t>(expected.ranked, view.vocabulary);
+    EXPECT_EQ(row_draw::choose(team, view, row_draw::read_row(team, view), request), expected.token);
+    if (row.top_logprobs < 0) return;
+    const uint64_t first = row_draw::read_row(team, raw);
+    const float best = row_draw::logit_of(first);
+    EXPECT_EQ(
+        row_logprob(made.logits[static_cast<size_t>(expected.token)], best, row_draw::total_mass(team, raw, best)),
+        expected.logprob);
+    const int32_t wanted = expected.ranked;
     if (wanted == 0) return;
-    const uint64_t first = row_draw::first_place(team, raw);
     ASSERT_EQ(row_draw::list_in_order(team, raw, row_draw::top_end(team, raw, first, wanted)), wanted);
     for (int32_t i = 0; i < wanted; ++i) {
       EXPECT_EQ(row_draw::id_of(team.sorted()[i]), expected.top[static_cast<size_t>(i)].token);
