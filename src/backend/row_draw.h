@@ -92,10 +92,9 @@ TENSORFOLD_HOST_DEVICE uint64_t read_row(Team& team, const Row& row) {
     }
     for (int i = 0; i < batch; ++i) {
       const int32_t id = from + i * team.size();
-      if (id >= row.vocabulary) break;
-      const uint64_t place = place_of(values[i], id);
+      const uint64_t place = id < row.vocabulary ? place_of(values[i], id) : 0;
       best = place > best ? place : best;
-      if (slot != nullptr) {
+      if (slot != nullptr && id < row.vocabulary) {
         *slot = values[i];
         slot += team.local_size();
       }
@@ -209,15 +208,18 @@ TENSORFOLD_HOST_DEVICE uint64_t prefix_end(Team& team, const Row& row, uint64_t 
     });
     team.add(sums);
     if (begins) need = need_of(sums[3]);
-    const int64_t counts[4] = {sums[4] & 0xFFFFFFFF, sums[4] >> 32, sums[5] & 0xFFFFFFFF, sums[5] >> 32};
-    int part = 0;
-    while (part < 3 && range.above + sums[part] < need) ++part;
-    if (part > 0) {
-      range.high = cuts[part - 1] - 1;
-      range.above += sums[part - 1];
+    // The first part whose weights reach `need`; sums grow from cut to cut. (No index that varies: sums stay in
+    // registers.)
+    const bool past[3] = {range.above + sums[0] < need, range.above + sums[1] < need, range.above + sums[2] < need};
+    if (past[2]) {
+      range = {range.low, cuts[2] - 1, range.above + sums[2], (sums[5] >> 32) - (sums[5] & 0xFFFFFFFF)};
+    } else if (past[1]) {
+      range = {cuts[2], cuts[1] - 1, range.above + sums[1], (sums[5] & 0xFFFFFFFF) - (sums[4] >> 32)};
+    } else if (past[0]) {
+      range = {cuts[1], cuts[0] - 1, range.above + sums[0], (sums[4] >> 32) - (sums[4] & 0xFFFFFFFF)};
+    } else {
+      range = {cuts[0], range.high, range.above, sums[4] & 0xFFFFFFFF};
     }
-    if (part < 3) range.low = cuts[part];
-    range.count = counts[part] - (part > 0 ? counts[part - 1] : 0);
   }
 }
 

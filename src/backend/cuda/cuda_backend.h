@@ -18,9 +18,11 @@
 #include "backend/cuda/cuda_cache.h"
 #include "backend/cuda/device_array.h"
 #include "backend/cuda/device_plan.h"
+#include "backend/cuda/draw_queue.h"
 #include "backend/cuda/forward_program.h"
 #include "backend/cuda/gated_delta.h"
 #include "backend/cuda/key_pages.h"
+#include "backend/cuda/upload_ring.h"
 #include "backend/cuda/weights.h"
 
 namespace tensorfold::backend::cuda {
@@ -47,24 +49,6 @@ class Workspace {
  private:
   void grow(size_t bytes);
   DeviceArray<uint8_t> memory_;
-};
-
-/// Page-locked pieces in turn, so that the host can prepare the next copy while one is under way.
-class UploadRing {
- public:
-  UploadRing() = default;
-  ~UploadRing();
-  UploadRing(const UploadRing&) = delete;
-  UploadRing& operator=(const UploadRing&) = delete;
-  void copy(void* to, const void* from, size_t bytes, cudaStream_t stream);
-
- private:
-  struct Slot {
-    PinnedArray<std::byte> memory;
-    cudaEvent_t done = nullptr;
-  };
-  std::array<Slot, 8> slots_;
-  size_t next_ = 0;
 };
 
 class CudaBackend : public Backend {
@@ -135,15 +119,6 @@ class CudaBackend : public Backend {
     bool warm = false;
     cudaGraphExec_t exec = nullptr;
   };
-  /// Draws that have been asked for: the rows, with what their spans pointed to.
-  struct PendingDraws {
-    std::vector<DrawRow> rows;
-    std::vector<std::vector<TokenCount>> counts;
-    std::vector<std::vector<LogitBias>> biases;
-    std::vector<std::vector<uint32_t>> masks;
-    int64_t vocabulary = 0;
-  };
-
   /// A recorded forward on the device.
   struct Program {
     int row_tiles = 1;
@@ -225,11 +200,7 @@ class CudaBackend : public Backend {
   Workspace commit_list_;
   Workspace layer_tables_;
 
-  PendingDraws draws_;
-  PinnedArray<float> drawn_logits_;
-  PinnedArray<float> candidate_logits_;
-  int32_t candidate_rows_ = 0;
-  int64_t candidate_width_ = 0;
+  DrawQueue draws_;
 };
 
 }  // namespace tensorfold::backend::cuda

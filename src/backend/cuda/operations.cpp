@@ -291,4 +291,18 @@ void CudaBackend::gather_rows(std::span<const int32_t> rows, Tensor input, Tenso
   launch_gather(list, static_cast<int>(rows.size()), activation(input), activation(output), first, stream_);
 }
 
+void CudaBackend::draw(const Plan&, Tensor logits, std::span<const DrawRow> rows) {
+  draws_.draw(activation(logits), rows, uploads_, stream_);
+}
+
+void CudaBackend::read_draws(std::span<Drawn> out) { draws_.read(out, stream_); }
+
+void CudaBackend::top_candidates(const Plan& plan, Tensor logits, int32_t count) {
+  draws_.find_candidates(activation(logits), static_cast<int32_t>(plan.logit_rows.size()), count, stream_);
+}
+
+void CudaBackend::read_candidates(std::span<float> values, std::span<int32_t> ids) {
+  draws_.read_candidates(values, ids, stream_);
+}
+
 }  // namespace tensorfold::backend::cuda
