@@ -178,21 +178,36 @@ TENSORFOLD_HOST_DEVICE uint64_t end_among_few(Team& team, const Row& row, const 
   return team.maximum(end);
 }
 
+/// Cuts a range in four: by logits for some passes, which spreads candidates better, then by places, which always ends.
+TENSORFOLD_HOST_DEVICE inline void cut_range(const Range& range, int pass, uint64_t (&cuts)[3]) {
+  constexpr int by_logits = 8;
+  const float high = logit_of(range.high);
+  const float step = (high - logit_of(range.low)) * 0.25F;
+  const uint64_t place_step = (range.high - range.low) / 4;
+  const bool spread = pass < by_logits && step > 0.0F && step < 1e30F;
+  for (int j = 0; j < 3; ++j) {
+    const uint64_t cut = place_of(high - step * static_cast<float>(j + 1), -1);
+    cuts[j] = range.high - place_step * static_cast<uint64_t>(j + 1);
+    if (spread) cuts[j] = cut < range.low ? range.low : cut > range.high ? range.high : cut;
+  }
+}
+
 /// The end of the shortest prefix of the order whose weights reach need(total of all weights); candidates without
-/// weight do not count. `offsets`: how far below the best logit the first three cuts lie, ascending.
+/// weight do not count. `offsets`: how far below the best logit the first three cuts lie and, where it is known, all
+/// candidates of weight end (infinity: not known); ascending.
 template <typename Team, typename Weight, typename Need>
 TENSORFOLD_HOST_DEVICE uint64_t prefix_end(Team& team, const Row& row, uint64_t first, const Weight& weight,
-                                           const Need& need_of, const float (&offsets)[3]) {
-  Range range{0, first, 0, row.vocabulary};
+                                           const Need& need_of, const float (&offsets)[4]) {
+  const float floor = logit_of(first) - offsets[3];  // NaN where both are infinite
+  Range range{floor == floor ? place_of(floor, -1) : 0, first, 0, row.vocabulary};
   int64_t need = 0;
   uint64_t cuts[3];
   for (int j = 0; j < 3; ++j) cuts[j] = place_of(logit_of(first) - offsets[j], -1);
-  for (bool begins = true;; begins = false) {
-    if (!begins) {
+  for (int pass = 0;; ++pass) {
+    if (pass > 0) {
       if (range.low == range.high) return range.low;
       if (range.count <= kFewCandidates) return end_among_few(team, row, range, weight, need);
-      const uint64_t step = (range.high - range.low) / 4;
-      for (int j = 0; j < 3; ++j) cuts[j] = range.high - step * static_cast<uint64_t>(j + 1);
+      cut_range(range, pass, cuts);
     }
     // Weights from each cut up, then of the whole range; counts likewise, two a number.
     int64_t sums[6] = {};
@@ -207,7 +222,7 @@ TENSORFOLD_HOST_DEVICE uint64_t prefix_end(Team& team, const Row& row, uint64_t 
       sums[5] += (place >= cuts[2] ? 1 : 0) + (int64_t{1} << 32);
     });
     team.add(sums);
-    if (begins) need = need_of(sums[3]);
+    if (pass == 0) need = need_of(sums[3]);
     // The first part whose weights reach `need`; sums grow from cut to cut. (No index that varies: sums stay in
     // registers.)
     const bool past[3] = {range.above + sums[0] < need, range.above + sums[1] < need, range.above + sums[2] < need};
@@ -246,7 +261,7 @@ TENSORFOLD_HOST_DEVICE int32_t list_in_order(Team& team, const Row& row, uint64_
 template <typename Team>
 TENSORFOLD_HOST_DEVICE uint64_t top_end(Team& team, const Row& row, uint64_t first, int32_t count) {
   const int64_t wanted = count < row.vocabulary ? count : row.vocabulary;
-  const float offsets[3] = {4.0F, 7.0F, 10.0F};
+  const float offsets[4] = {4.0F, 7.0F, 10.0F, -lowest()};
   return prefix_end(team, row, first, UnitWeight{}, NeededCount{wanted}, offsets);
 }
 
@@ -358,7 +373,7 @@ TENSORFOLD_HOST_DEVICE int32_t choose(Team& team, const Row& row, uint64_t first
     if (shares) kept.end = share_end(team, row, kept.end, settings);
   } else if (shares) {
     const float scale = static_cast<float>(settings.temperature > 1e-6 ? settings.temperature : 1e-6);
-    const float offsets[3] = {1.5F * scale, 4.0F * scale, 9.0F * scale};
+    const float offsets[4] = {1.5F * scale, 4.0F * scale, 9.0F * scale, 28.5F * scale};
     kept.end =
         prefix_end(team, row, first, MassWeight(settings.temperature, best), NeededMass{settings.top_p}, offsets);
     kept.mass = true;

@@ -2,11 +2,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <fstream>
 #include <functional>
-#include <iterator>
 #include <memory>
-#include <numeric>
+#include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,13 +15,19 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/read_bandwidth.h"
+#include "backend/cuda/copy_bandwidth.h"
 #include "base/error.h"
+#include "cli/bench_drafting.h"
+#include "cli/bench_runner.h"
 #include "cli/commands.h"
 #include "cli/model_directory.h"
 #include "families/checkpoint.h"
+#include "format/json_file.h"
 
 namespace tensorfold::cli {
 namespace {
+
+using Clock = std::chrono::steady_clock;
 
 struct BenchOptions {
   std::string model;
@@ -30,22 +35,42 @@ struct BenchOptions {
   int32_t bits = 0;
   int32_t group = 64;
   std::string backend = "cpu";
+  int32_t device = 0;
   int32_t threads = 0;
+  std::vector<std::string> parts;
   std::vector<std::string> prompts;
   std::vector<std::string> contexts;
+  std::vector<std::string> windows;
+  std::vector<std::string> streams;
+  int32_t rows = 0;
   int32_t tokens = 16;
   int32_t repeats = 3;
+  bool unfed = false;
+  double peak = 0.0;
+  std::string drafter;
+  int32_t drafts = 0;
 };
 
-constexpr int32_t kMostRows = 512;
-constexpr int32_t kPageTokens = 64;
-constexpr int32_t kMostWindow = 64;
-constexpr int32_t kWindows[] = {1, 2, 3, 4, 6, 8, 12, 16, 32, kMostWindow};
+/// What is measured where the user names nothing.
+struct Sizes {
+  std::vector<int32_t> prompts;
+  std::vector<int32_t> contexts;
+  std::vector<int32_t> windows;
+  std::vector<int32_t> streams;
+  int32_t rows = 0;
+};
+
+Sizes default_sizes(bool gpu) {
+  if (gpu) {
+    return {{512, 2048, 8192, 32768}, {1, 8192, 32768, 131072}, {1, 2, 4, 8, 16, 32}, {1, 2, 4, 8, 16, 32}, 2048};
+  }
+  return {{128, 512}, {16, 512}, {1, 2, 3, 4, 6, 8, 12, 16, 32, 64}, {1, 4}, 512};
+}
 
 double seconds_of(const std::function<void()>& work) {
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
 double median(std::vector<double> values) {
@@ -53,175 +78,222 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-std::vector<int32_t> parse_sizes(const std::vector<std::string>& texts, const char* option) {
+double rounded(double value) { return std::round(value * 1000.0) / 1000.0; }
+
+std::vector<int32_t> parse_sizes(const std::vector<std::string>& texts, const char* option,
+                                 const std::vector<int32_t>& otherwise) {
+  if (texts.empty()) return otherwise;
   std::vector<int32_t> sizes;
   for (const std::string& text : texts) {
     const bool digits = !text.empty() && text.size() < 8 && text.find_first_not_of("0123456789") == std::string::npos;
-    if (!digits || std::stoi(text) < 1)
-      fail(ErrorKind::invalid_request, "{}: \"{}\" is no number of tokens", option, text);
+    if (!digits || std::stoi(text) < 1) fail(ErrorKind::invalid_request, "{}: \"{}\" is no such number", option, text);
     sizes.push_back(std::stoi(text));
   }
   return sizes;
 }
 
-/// A model with one sequence, fed tokens without an engine around it.
-class Runner {
- public:
-  Runner(backend::Backend& backend, families::Model& model, int32_t most_tokens)
-      : backend_(backend), model_(model), logits_(backend.allocate(kMostWindow, model.info().vocabulary_size)) {
-    const int32_t pages = (most_tokens + kPageTokens - 1) / kPageTokens;
-    cache_ = backend.make_cache(
-        model.cache_layout(), {.page_tokens = kPageTokens, .pages = pages, .state_slots = 1, .window_rows = kMostRows});
-    pages_.resize(static_cast<size_t>(pages));
-    std::iota(pages_.begin(), pages_.end(), 0);
-    restart();
+Sizes sizes_of(const BenchOptions& options) {
+  const Sizes usual = default_sizes(options.backend == "cuda");
+  Sizes sizes{parse_sizes(options.prompts, "--prompt", usual.prompts),
+              parse_sizes(options.contexts, "--context", usual.contexts),
+              parse_sizes(options.windows, "--window", usual.windows),
+              parse_sizes(options.streams, "--streams", usual.streams), options.rows > 0 ? options.rows : usual.rows};
+  for (const int32_t window : sizes.windows) {
+    if (window > BenchRunner::most_window)
+      fail(ErrorKind::invalid_request, "--window: a draft window has at most {} rows", BenchRunner::most_window);
   }
-
-  void restart() {
-    committed_ = 0;
-    backend_.clear_state(*cache_, 0);
-  }
-
-  /// Feeds `count` tokens; the last row's token is drawn.
-  void prefill(int32_t count) {
-    while (count > 0) {
-      const int32_t rows = std::min({count, kMostRows, model_.max_rows()});
-      forward(rows, true, rows == count ? 1 : 0);
-      committed_ += rows;
-      count -= rows;
-    }
-  }
-
-  /// Feeds one token and draws the next.
-  void decode() {
-    forward(1, true, 1);
-    committed_ += 1;
-  }
-
-  /// A draft window of `rows` rows of which the first is kept.
-  void round(int32_t rows) {
-    const backend::Plan plan = forward(rows, false, rows);
-    const backend::KeptPath kept{.sequence = 0, .rows = {0}};
-    backend_.commit(plan, *cache_, std::span(&kept, 1));
-    committed_ += 1;
-  }
-
- private:
-  [[nodiscard]] int32_t token_at(int32_t position) const {
-    return static_cast<int32_t>((1000 + 37LL * position) % model_.info().vocabulary_size);
-  }
-
-  backend::Plan forward(int32_t rows, bool keep_all, int32_t wanted) {
-    backend::Plan plan;
-    std::vector<int32_t> past;
-    for (int32_t p = std::max(0, committed_ - backend::kHistoryTokens); p < committed_; ++p)
-      past.push_back(token_at(p));
-    plan.begin_sequence(committed_, 0, pages_, keep_all, past);
-    for (int32_t row = 0; row < rows; ++row)
-      plan.add_row(token_at(committed_ + row), committed_ + row, row - 1, row >= rows - wanted);
-    families::ForwardOutputs outputs;
-    if (wanted > 0) outputs.logits = logits_.view;
-    backend_.run(plan, static_cast<uint64_t>(wanted > 0), [&] { model_.forward(plan, *cache_, outputs); });
-    std::vector<backend::DrawRow> draws(static_cast<size_t>(wanted));
-    for (int32_t i = 0; i < wanted; ++i) draws[static_cast<size_t>(i)].logit_row = i;
-    std::vector<backend::Drawn> drawn(draws.size());
-    backend_.draw(plan, logits_.view, draws);
-    backend_.read_draws(drawn);
-    return plan;
-  }
-
-  backend::Backend& backend_;
-  families::Model& model_;
-  backend::OwnedTensor logits_;
-  std::unique_ptr<backend::Cache> cache_;
-  std::vector<int32_t> pages_;
-  int32_t committed_ = 0;
-};
+  return sizes;
+}
 
 nlohmann::json read_config(const BenchOptions& options) {
-  std::ifstream file(options.synthetic);
-  if (!file) fail(ErrorKind::not_found, "{}: cannot be read", options.synthetic);
-  nlohmann::json config = nlohmann::json::parse(file, nullptr, false);
-  if (!config.is_object()) fail(ErrorKind::corrupt_file, "{}: is not a JSON object", options.synthetic);
+  format::ProblemList problems;
+  nlohmann::json config = format::read_json_object(options.synthetic, uint64_t{16} << 20, problems);
+  problems.throw_if_any(ErrorKind::corrupt_file, options.synthetic);
   if (options.bits > 0) config["quantization"] = {{"bits", options.bits}, {"group_size", options.group}};
   return config;
 }
 
-nlohmann::json measure(const BenchOptions& options, backend::Backend& backend, families::Model& model,
-                       double bandwidth) {
-  const std::vector<int32_t> prompts = parse_sizes(options.prompts, "--prompt");
-  const std::vector<int32_t> contexts = parse_sizes(options.contexts, "--context");
-  int32_t most = 0;
-  for (const int32_t size : prompts) most = std::max(most, size);
-  for (const int32_t size : contexts) most = std::max(most, size + options.tokens);
-  const auto windows = static_cast<int32_t>(std::size(kWindows));
-  Runner runner(backend, model, most + options.repeats * windows + kMostWindow + 16);
-  const auto rounded = [](double value) { return std::round(value * 1000.0) / 1000.0; };
+/// The floors: what a forward reads from memory, and what it multiplies.
+struct Floor {
+  double bandwidth = 0.0;      ///< bytes a second; 0: not measured
+  double peak = 0.0;           ///< operations a second; 0: not told
+  double weight_bytes = 0.0;   ///< of one row
+  double state_bytes = 0.0;    ///< of one sequence
+  double token_bytes = 0.0;    ///< of one cached token
+  double multiplications = 0;  ///< weights a row multiplies with
 
-  nlohmann::json prefill = nlohmann::json::array();
-  for (const int32_t size : prompts) {
-    double best = 0.0;
-    for (int32_t i = 0; i < options.repeats; ++i) {
-      runner.restart();
-      best = std::max(best, size / seconds_of([&] { runner.prefill(size); }));
+  /// Of a forward of one row each of `streams` sequences behind `context` tokens: weights once, states read and
+  /// written, cached tokens read.
+  [[nodiscard]] double seconds(int32_t streams, int32_t context) const {
+    return (weight_bytes + streams * (2.0 * state_bytes + context * token_bytes)) / bandwidth;
+  }
+};
+
+class Measurement {
+ public:
+  Measurement(const BenchOptions& options, backend::Backend& backend, families::Model& model, Floor floor)
+      : options_(options), sizes_(sizes_of(options)), backend_(backend), model_(model), floor_(floor) {}
+
+  nlohmann::json prefill() {
+    BenchRunner runner(backend_, model_, 1, most(sizes_.prompts), sizes_.rows);
+    nlohmann::json result = nlohmann::json::array();
+    for (const int32_t size : sizes_.prompts) {
+      double best = 0.0;
+      for (int32_t i = 0; i < options_.repeats; ++i) {
+        runner.restart();
+        best = std::max(best, size / seconds_of([&] { runner.prefill(size); }));
+      }
+      nlohmann::json entry = {{"tokens", size},
+                              {"tokens_per_second", rounded(best)},
+                              {"teraflops", rounded(2.0 * best * floor_.multiplications * 1e-12)}};
+      if (floor_.peak > 0.0) entry["fraction_of_floor"] = rounded(2.0 * best * floor_.multiplications / floor_.peak);
+      result.push_back(entry);
     }
-    prefill.push_back({{"tokens", size}, {"tokens_per_second", rounded(best)}});
+    return result;
   }
 
-  const auto bytes = static_cast<double>(model.info().decode_bytes);
-  nlohmann::json decode = nlohmann::json::array();
-  for (const int32_t size : contexts) {
-    runner.restart();
-    runner.prefill(size);
-    std::vector<double> times;
-    for (int32_t i = 0; i < options.tokens; ++i) times.push_back(seconds_of([&] { runner.decode(); }));
-    const double rate = 1.0 / median(times);
-    nlohmann::json entry = {{"context", size}, {"tokens_per_second", rounded(rate)}};
-    if (bandwidth > 0.0) entry["fraction_of_floor"] = rounded(rate * bytes / bandwidth);
-    decode.push_back(entry);
+  nlohmann::json decode() {
+    BenchRunner runner(backend_, model_, 1, most(sizes_.contexts) + options_.tokens + warm_steps, sizes_.rows);
+    nlohmann::json result = nlohmann::json::array();
+    for (const int32_t size : sizes_.contexts) {
+      runner.restart(options_.unfed ? size : 0);
+      if (!options_.unfed) runner.prefill(size);
+      nlohmann::json entry = timed([&] { runner.decode(); }, 1, size);
+      entry["context"] = size;
+      if (options_.unfed) entry["unfed"] = true;
+      result.push_back(entry);
+    }
+    return result;
   }
 
-  // One repeat runs every width once, so that a busy machine slows all of them alike.
-  std::vector<std::vector<double>> times(std::size(kWindows));
-  for (int32_t i = 0; i < options.repeats; ++i) {
+  nlohmann::json streams() {
+    nlohmann::json result = nlohmann::json::array();
+    for (const int32_t count : sizes_.streams) {
+      BenchRunner runner(backend_, model_, count, first_tokens + options_.tokens + warm_steps, sizes_.rows);
+      runner.restart(first_tokens);
+      nlohmann::json entry = timed([&] { runner.decode(); }, count, first_tokens);
+      entry["streams"] = count;
+      result.push_back(entry);
+    }
+    return result;
+  }
+
+  /// One repeat runs every width once, so that a busy machine slows all of them alike.
+  nlohmann::json rounds() {
+    std::vector<int32_t> widths = {1};
+    for (const int32_t width : sizes_.windows) {
+      if (width > 1 && width <= model_.max_rows()) widths.push_back(width);
+    }
+    const int32_t repeats = std::max(options_.repeats, options_.backend == "cuda" ? 12 : 1);
+    const auto most_rounds = static_cast<int32_t>(widths.size()) * (repeats + warm_steps);
+    BenchRunner runner(backend_, model_, 1, first_tokens + most_rounds + BenchRunner::most_window, sizes_.rows);
+    runner.prefill(first_tokens);
+    std::vector<std::vector<double>> times(widths.size());
+    for (int32_t i = -warm_steps; i < repeats; ++i) {
+      for (size_t w = 0; w < widths.size(); ++w) {
+        const double seconds = seconds_of([&] { runner.round(widths[w]); });
+        if (i >= 0) times[w].push_back(seconds);
+      }
+    }
+    nlohmann::json result = nlohmann::json::array();
     for (size_t w = 0; w < times.size(); ++w) {
-      if (kWindows[w] <= model.max_rows()) times[w].push_back(seconds_of([&] { runner.round(kWindows[w]); }));
+      const double seconds = median(times[w]);
+      nlohmann::json entry = {
+          {"rows", widths[w]}, {"milliseconds", rounded(seconds * 1e3)}, {"cost", rounded(seconds / median(times[0]))}};
+      if (floor_.bandwidth > 0.0) entry["fraction_of_floor"] = rounded(floor_.seconds(1, first_tokens) / seconds);
+      result.push_back(entry);
     }
+    return result;
   }
-  nlohmann::json rounds = nlohmann::json::array();
-  for (size_t w = 0; w < times.size() && !times[w].empty(); ++w) {
-    rounds.push_back({{"rows", kWindows[w]},
-                      {"milliseconds", rounded(median(times[w]) * 1e3)},
-                      {"cost", rounded(median(times[w]) / median(times[0]))}});
+
+ private:
+  static constexpr int32_t warm_steps = 3;     ///< a step of a new kind is recorded before it is fast
+  static constexpr int32_t first_tokens = 64;  ///< before streams and rounds
+
+  static int32_t most(const std::vector<int32_t>& sizes) { return *std::max_element(sizes.begin(), sizes.end()); }
+
+  nlohmann::json timed(const std::function<void()>& step, int32_t streams, int32_t context) const {
+    std::vector<double> times;
+    for (int32_t i = -warm_steps; i < options_.tokens; ++i) {
+      const double seconds = seconds_of(step);
+      if (i >= 0) times.push_back(seconds);
+    }
+    const double seconds = median(times);
+    nlohmann::json entry = {{"milliseconds", rounded(seconds * 1e3)},
+                            {"tokens_per_second", rounded(streams / seconds)}};
+    if (floor_.bandwidth > 0.0) entry["fraction_of_floor"] = rounded(floor_.seconds(streams, context) / seconds);
+    return entry;
   }
-  return {{"prefill", prefill}, {"decode", decode}, {"rounds", rounds}};
+
+  const BenchOptions& options_;
+  Sizes sizes_;
+  backend::Backend& backend_;
+  families::Model& model_;
+  Floor floor_;
+};
+
+/// Weights that one row multiplies with: all matrices but lookup tables, experts by the share that a row chooses.
+double multiplied_weights(const nlohmann::json& config) {
+  double count = 0.0;
+  for (const families::TensorSpec& spec : families::require_family(config).inventory(config, {})) {
+    const bool matrix = spec.role == families::TensorRole::linear || spec.role == families::TensorRole::tied_embedding;
+    if (!matrix || spec.draft_head) continue;
+    double size = spec.read_share;
+    for (const int64_t side : spec.shape) size *= static_cast<double>(side);
+    count += size;
+  }
+  return count;
 }
 
-int bench(const BenchOptions& options) {
+void check_options(const BenchOptions& options) {
   if (options.model.empty() == options.synthetic.empty())
     fail(ErrorKind::invalid_request, "bench takes either MODEL or --synthetic CONFIG.json");
   if (options.tokens < 1 || options.repeats < 1)
     fail(ErrorKind::invalid_request, "--tokens and --repeats must be at least 1");
-  const auto backend =
-      options.backend == "cuda" ? backend::make_cuda_backend(0) : backend::make_cpu_backend(options.threads);
+  if (options.rows < 0 || options.drafts < 0 || !(options.peak >= 0.0))
+    fail(ErrorKind::invalid_request, "--rows, --drafts and --peak-tflops must not be negative");
+  static_cast<void>(sizes_of(options));
+}
+
+int bench(const BenchOptions& options) {
+  check_options(options);
+  const bool gpu = options.backend == "cuda";
+  const auto backend = gpu ? backend::make_cuda_backend(options.device) : backend::make_cpu_backend(options.threads);
   families::LoadedModel loaded;
+  const int32_t rows = std::max(sizes_of(options).rows, BenchRunner::most_window);
   const double load_seconds = seconds_of([&] {
-    loaded = options.synthetic.empty() ? families::load_model(model_directory(options.model), *backend, kMostRows)
-                                       : families::load_synthetic(read_config(options), 1, *backend, kMostRows);
+    loaded = options.synthetic.empty() ? families::load_model(model_directory(options.model), *backend, rows)
+                                       : families::load_synthetic(read_config(options), 1, *backend, rows);
   });
   const families::ModelInfo& info = loaded.model->info();
-  const double bandwidth = options.backend == "cuda" ? 0.0 : backend::cpu::measure_read_bandwidth(options.threads);
-  nlohmann::json result = measure(options, *backend, *loaded.model, bandwidth);
+  const backend::CacheLayout layout = loaded.model->cache_layout();
+  Floor floor;
+  floor.bandwidth = gpu ? backend::cuda::measure_copy_bandwidth(options.device)
+                        : backend::cpu::measure_read_bandwidth(options.threads);
+  floor.peak = options.peak * 1e12;
+  floor.weight_bytes = static_cast<double>(info.decode_bytes);
+  floor.state_bytes = 4.0 * static_cast<double>(families::state_values(layout));
+  floor.token_bytes = (gpu ? 2.0 : 4.0) * static_cast<double>(families::paged_values(layout));
+  floor.multiplications = multiplied_weights(loaded.config);
+  Measurement measurement(options, *backend, *loaded.model, floor);
+  const std::set<std::string> parts(options.parts.begin(), options.parts.end());
+  const auto wanted = [&](const char* part) { return parts.empty() || parts.contains(part); };
+  nlohmann::json result;
+  if (wanted("decode")) result["decode"] = measurement.decode();
+  if (wanted("rounds")) result["rounds"] = measurement.rounds();
+  if (wanted("streams")) result["streams"] = measurement.streams();
+  if (wanted("prefill")) result["prefill"] = measurement.prefill();
+  if (parts.contains("drafting"))
+    result["drafting"] =
+        measure_drafting(*backend, *loaded.model, {options.drafter, options.drafts, 3 * options.tokens});
   result["model"] = options.synthetic.empty() ? options.model : "synthetic weights of " + options.synthetic;
   result["model_type"] = info.model_type;
   result["device"] = backend->info().device;
   result["arithmetic"] = backend->info().arithmetic;
-  result["load_seconds"] = load_seconds;
+  result["load_seconds"] = rounded(load_seconds);
   result["bytes_read_a_token"] = info.decode_bytes;
-  if (bandwidth > 0.0) {
-    result["read_bandwidth"] = std::round(bandwidth);
-    result["floor_tokens_per_second"] = bandwidth / static_cast<double>(info.decode_bytes);
-  }
+  result["bandwidth"] = std::round(floor.bandwidth);
+  result["floor_tokens_per_second"] = rounded(1.0 / floor.seconds(1, 0));
   fmt::print("{}\n", result.dump(2));
   return 0;
 }
@@ -230,14 +302,14 @@ int bench(const BenchOptions& options) {
 
 Command bench_command() {
   const auto o = std::make_shared<BenchOptions>();
-  o->prompts = {"128", "512"};
-  o->contexts = {"16", "512"};
   Command command;
   command.name = "bench";
   command.summary = "Measure prompt and decode speed, as JSON";
   command.description =
-      "Prints tokens a second of prompts and of single tokens, the cost of draft windows against one row, the weight "
-      "bytes that a token reads, the machine's read bandwidth, and which fraction of that floor decoding reaches.";
+      "Prints tokens a second of prompts, of single tokens behind contexts and of several streams, the cost of draft "
+      "windows against one row, and which fraction of its floor each reaches: the bytes that a forward must read over "
+      "the memory's measured bandwidth (reading on a CPU, copying on a GPU), or with --peak-tflops a prompt's "
+      "operations over that. A time runs from the plan on the host to the drawn tokens back on the host.";
   command.positionals.push_back({"MODEL", "directory or owner/name", &o->model, false});
   const std::string group = "Bench";
   command.options = {
@@ -250,11 +322,36 @@ Command bench_command() {
       {"--bits", "N", "with --synthetic: quantise to N bits (0: as the config says)", group, &o->bits, {}},
       {"--group", "N", "with --bits: inputs that share a scale", group, &o->group, {}},
       {"--backend", "NAME", "where to run", group, &o->backend, {"cpu", "cuda"}},
+      {"--device", "N", "which GPU", group, &o->device, {}},
       {"--threads", "N", "threads (0: one a core)", group, &o->threads, {}},
+      {"--part",
+       "NAME",
+       "measure only this; drafting is measured only when it is named",
+       group,
+       &o->parts,
+       {"decode", "rounds", "streams", "prefill", "drafting"}},
       {"--prompt", "N", "prompt length to measure", group, &o->prompts, {}},
       {"--context", "N", "decode after this many tokens", group, &o->contexts, {}},
+      {"--window", "N", "rows of a draft window to measure", group, &o->windows, {}},
+      {"--streams", "N", "sequences that decode together", group, &o->streams, {}},
+      {"--rows", "N", "most prompt rows in one forward (0: 512, on a GPU 2,048)", group, &o->rows, {}},
       {"--tokens", "N", "tokens to decode at each context", group, &o->tokens, {}},
       {"--repeats", "N", "how often each prompt and window runs", group, &o->repeats, {}},
+      {"--unfed", "", "do not feed contexts: what their pages hold does not change the time", group, &o->unfed, {}},
+      {"--peak-tflops",
+       "N",
+       "the device's matrix products, in 10^12 operations a second, as the floor of prompts",
+       group,
+       &o->peak,
+       {}},
+      {"--drafter",
+       "PATH",
+       "for drafting: a DFlash drafter's directory, or its config.json alone for random weights "
+       "(default: the model's own head)",
+       group,
+       &o->drafter,
+       {}},
+      {"--drafts", "N", "for drafting: drafts a round (0: as many as the drafter gives)", group, &o->drafts, {}},
   };
   command.run = [o] { return bench(*o); };
   return command;

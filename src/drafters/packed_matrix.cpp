@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <exception>
+#include <thread>
 
 #include "base/error.h"
 #include "format/floats.h"
@@ -47,20 +49,52 @@ PackedMatrix::PackedMatrix(const format::Linear& source, int32_t bits) {
   describe(1, "scales", format::DataType::bf16, groups);
   describe(2, "biases", format::DataType::bf16, groups);
 
+  pack_rows(source, bits);
+  linear_ = {this,
+             1,
+             source.outputs,
+             source.inputs,
+             format::AffineFormat{bits, kGroup},
+             &parts_[0].info,
+             &parts_[1].info,
+             &parts_[2].info};
+}
+
+/// Rows are dealt to one thread a core: a drafter of two billion weights is packed at every start.
+void PackedMatrix::pack_rows(const format::Linear& source, int32_t bits) {
+  const int64_t threads = std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, source.outputs);
+  std::vector<std::exception_ptr> errors(static_cast<size_t>(threads));
+  {
+    std::vector<std::jthread> workers;
+    for (int64_t i = 0; i < threads; ++i) {
+      workers.emplace_back([&, i] {
+        try {
+          pack_some(source, bits, source.outputs * i / threads, source.outputs * (i + 1) / threads);
+        } catch (...) {
+          errors[static_cast<size_t>(i)] = std::current_exception();
+        }
+      });
+    }
+  }
+  for (const std::exception_ptr& error : errors)
+    if (error) std::rethrow_exception(error);
+}
+
+void PackedMatrix::pack_some(const format::Linear& source, int32_t bits, int64_t first, int64_t end) {
   const auto row_bytes = static_cast<size_t>(source.inputs * format::size_of(source.weight->type));
+  const auto groups = static_cast<size_t>(source.inputs / kGroup);
+  const auto group_words = static_cast<size_t>(kGroup * bits / 32);
   std::vector<std::byte> raw(row_bytes);
   std::vector<float> row(static_cast<size_t>(source.inputs));
-  std::vector<uint32_t> packed(static_cast<size_t>(words));
-  std::vector<uint16_t> scales(static_cast<size_t>(groups));
-  std::vector<uint16_t> biases(static_cast<size_t>(groups));
-  for (int64_t r = 0; r < source.outputs; ++r) {
+  std::vector<uint32_t> packed(groups * group_words);
+  std::vector<uint16_t> scales(groups);
+  std::vector<uint16_t> biases(groups);
+  for (int64_t r = first; r < end; ++r) {
     source.store->read(*source.weight, static_cast<uint64_t>(r) * row_bytes, raw);
     format::widen(source.weight->type, raw, row);
-    for (int64_t g = 0; g < groups; ++g) {
-      const auto at = static_cast<size_t>(g);
-      const auto group_words = static_cast<size_t>(kGroup * bits / 32);
-      pack_group(std::span(row).subspan(at * kGroup, kGroup), bits,
-                 std::span(packed).subspan(at * group_words, group_words), scales[at], biases[at]);
+    for (size_t g = 0; g < groups; ++g) {
+      pack_group(std::span(row).subspan(g * kGroup, kGroup), bits,
+                 std::span(packed).subspan(g * group_words, group_words), scales[g], biases[g]);
     }
     const auto place = [&](size_t index, const auto& values) {
       const size_t bytes = values.size() * sizeof(values[0]);
@@ -70,14 +104,6 @@ PackedMatrix::PackedMatrix(const format::Linear& source, int32_t bits) {
     place(1, scales);
     place(2, biases);
   }
-  linear_ = {this,
-             1,
-             source.outputs,
-             source.inputs,
-             format::AffineFormat{bits, kGroup},
-             &parts_[0].info,
-             &parts_[1].info,
-             &parts_[2].info};
 }
 
 format::Linear PackedMatrix::linear() const { return linear_; }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "format/tensor_store.h"
@@ -27,6 +28,8 @@ class PackedMatrix : public format::TensorStore {
     std::vector<std::byte> bytes;
   };
   Part& part(size_t index) { return parts_[index]; }
+  void pack_rows(const format::Linear& source, int32_t bits);
+  void pack_some(const format::Linear& source, int32_t bits, int64_t first, int64_t end);
 
   std::vector<Part> parts_;  ///< weight, scales, biases
   format::Linear linear_;

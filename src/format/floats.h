@@ -7,15 +7,18 @@
 #include <cstdint>
 #include <span>
 
+#include "base/host_device.h"
 #include "format/tensor_store.h"
 
 namespace tensorfold::format {
 
-inline float bf16_to_float(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
+TENSORFOLD_HOST_DEVICE inline float bf16_to_float(uint16_t bits) {
+  return __builtin_bit_cast(float, static_cast<uint32_t>(bits) << 16);
+}
 
 /// Nearest bf16, ties to even; a NaN stays a (quiet) NaN.
-inline uint16_t float_to_bf16(float value) {
-  const auto bits = std::bit_cast<uint32_t>(value);
+TENSORFOLD_HOST_DEVICE inline uint16_t float_to_bf16(float value) {
+  const auto bits = __builtin_bit_cast(uint32_t, value);
   if ((bits & 0x7FFFFFFFU) > 0x7F800000U) return static_cast<uint16_t>((bits >> 16) | 0x40U);
   return static_cast<uint16_t>((bits + 0x7FFFU + ((bits >> 16) & 1U)) >> 16);
 }

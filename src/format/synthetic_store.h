@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "format/synthetic_values.h"
 #include "format/tensor_store.h"
 
 namespace tensorfold::format {
@@ -29,20 +30,18 @@ class SyntheticStore : public TensorStore {
   /// Makes the bytes when they are read.
   [[nodiscard]] std::shared_ptr<const TensorBytes> keep_open(const TensorInfo& tensor) const override;
   void read(const TensorInfo& tensor, uint64_t offset, std::span<std::byte> out) const override;
+  [[nodiscard]] const SyntheticTensor* recipe(const TensorInfo& tensor) const override;
 
  private:
-  enum class Content { words, scales, biases, uniform };
+  using Content = SyntheticTensor::Content;
   struct Recipe {
     TensorInfo info;
-    Content content = Content::uniform;
-    uint64_t key = 0;     // of the module, so that scales and biases of a group belong together
-    float center = 0.0F;  // uniform: center and spread; scales: the scale in the middle, biases: codes to the middle
-    float spread = 0.0F;
+    SyntheticTensor values;
   };
   class Made;
   void add(Recipe recipe);
   static void make_bytes(const Recipe& recipe, uint64_t offset, std::span<std::byte> out);
-  [[nodiscard]] static uint16_t value_of(const Recipe& recipe, uint64_t index);
+  [[nodiscard]] const Recipe& recipe_of(const TensorInfo& tensor) const;
 
   uint64_t seed_;
   std::map<std::string, Recipe, std::less<>> recipes_;

@@ -33,6 +33,8 @@ struct TensorInfo {
   uint64_t offset = 0;
 };
 
+struct SyntheticTensor;
+
 /// The bytes of one tensor, readable after its store is gone: for tables that stay on disk. Reading is thread-safe.
 class TensorBytes {
  public:
@@ -55,6 +57,10 @@ class TensorStore {
   [[nodiscard]] virtual std::shared_ptr<const TensorBytes> keep_open(const TensorInfo& tensor) const;
   /// Says that the bytes of `tensor` will not be read again, so that page cache may be given back.
   virtual void release(const TensorInfo&) const {}
+  /// How the tensor is made, where no file holds it, so that a device can make it in place; null: it must be read.
+  [[nodiscard]] virtual const SyntheticTensor* recipe(const TensorInfo&) const { return nullptr; }
+  /// Says that the bytes of `tensor` will be read soon.
+  virtual void expect(const TensorInfo&) const {}
 };
 
 /// MLX affine quantisation: w = scale * code + bias, one (scale, bias) pair for each `group_size` inputs.

@@ -60,11 +60,11 @@ CudaBackend::~CudaBackend() {
 BackendInfo CudaBackend::info() const { return {"cuda", device_name_, "cuda-bf16-2", memory_bytes_}; }
 
 std::unique_ptr<Projection> CudaBackend::load_projection(std::span<const format::Linear> stacked) {
-  return load_packed_projection(stacked, processors_, stream_);
+  return load_packed_projection(stacked, processors_, weights_, stream_);
 }
 
 std::unique_ptr<Embedding> CudaBackend::load_embedding(const format::Linear& table) {
-  return load_embedding_table(table, stream_);
+  return load_embedding_table(table, weights_, stream_);
 }
 
 std::unique_ptr<Vector> CudaBackend::load_vector(std::span<const float> values) {
@@ -86,6 +86,7 @@ OwnedTensor CudaBackend::allocate(int64_t rows, int64_t width, Precision precisi
 }
 
 std::unique_ptr<Cache> CudaBackend::make_cache(const CacheLayout& layout, const CacheSize& size) {
+  weights_.release();  // loading is over, or mostly
   for (const CacheEntry& entry : layout.entries) {
     const auto* state = std::get_if<StateEntry>(&entry);
     if (state == nullptr) continue;

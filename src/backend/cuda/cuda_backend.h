@@ -166,6 +166,7 @@ class CudaBackend : public Backend {
   int32_t processors_ = 0;
   cudaStream_t stream_ = nullptr;
   UploadRing uploads_;
+  WeightPipeline weights_;
 
   DeviceArray<int32_t> plan_memory_;
   PlanImage image_;

@@ -55,7 +55,7 @@ __global__ void pack_affine4_kernel(PackSource source, uint8_t* data, PackedWeig
           static_cast<int64_t>(row) * (source.inputs / source.group_size) + group * kGroupInputs / source.group_size;
       const float scale = scalar_at(source.scales, source.type, at);
       const float bias = scalar_at(source.biases, source.type, at);
-      if (!(fabsf(scale) < kScaleLimit)) *scale_overflow = 1;
+      if (scale_overflow != nullptr && !(fabsf(scale) < kScaleLimit)) *scale_overflow = 1;
       const int exponent = high != 0 ? kHighScaleExponent : kLowScaleExponent;
       const uint32_t scale_bits = __float_as_uint(scalbnf(scale, exponent - 64) * 0x1p64F) >> 16;
       pairs[(lane / 4) * 2 + high] = scale_bits | (__float_as_uint(bias / kAffineFactor) & 0xFFFF0000U);

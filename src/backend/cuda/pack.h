@@ -27,7 +27,8 @@ struct PackSource {
 };
 
 /// Writes the rows into `data` (PackedWeights::data, zeroed before the first call). Affine format: 4 or fewer bits,
-/// groups of a multiple of 64, bf16 scales. Raises *scale_overflow where a scale is too large for the affine format.
+/// groups of a multiple of 64, bf16 scales. Raises *scale_overflow (null: nobody asks) where a scale is too large for
+/// the affine format.
 void pack_rows(const PackSource& source, uint8_t* data, const PackedWeights& layout, int32_t* scale_overflow,
                cudaStream_t stream);
 

@@ -9,6 +9,7 @@
 #include "backend/cuda/pack.h"
 #include "backend/cuda/row_kernels.h"
 #include "backend/cuda/row_product.h"
+#include "backend/cuda/weight_pipeline.h"
 
 namespace tensorfold::backend::cuda {
 
@@ -38,9 +39,11 @@ class CudaVector : public Vector {
 
 /// Reads each tensor once, in pieces by several threads, and repacks them on the device. Affine weights of up to 4 bits
 /// with groups of a multiple of 64 and bf16 scales stay packed; all others are kept as their bf16 values, which is what
-/// a product would round them to. Throws Error(unsupported) for inputs that are no multiple of 64.
+/// a product would round them to. So is a matrix with a scale of kScaleLimit or more. Returns when everything is read
+/// and enqueued. Throws Error(unsupported) for inputs that are no multiple of 64.
 std::unique_ptr<CudaProjection> load_packed_projection(std::span<const format::Linear> stacked, int processors,
-                                                       cudaStream_t stream);
-std::unique_ptr<CudaEmbedding> load_embedding_table(const format::Linear& table, cudaStream_t stream);
+                                                       WeightPipeline& pipeline, cudaStream_t stream);
+std::unique_ptr<CudaEmbedding> load_embedding_table(const format::Linear& table, WeightPipeline& pipeline,
+                                                    cudaStream_t stream);
 
 }  // namespace tensorfold::backend::cuda
