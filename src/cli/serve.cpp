@@ -122,10 +122,12 @@ void introduce(const ServeState& state, const LoadedModel& loaded, const server:
                                    ? std::string("greedy")
                                    : fmt::format("temperature {}, top_p {}, top_k {}, min_p {}", defaults.temperature,
                                                  defaults.top_p, defaults.top_k, defaults.min_p);
+  const int32_t native = loaded.model->info().native_context;
+  const std::string context = status.context < native ? fmt::format("{} of the model's {}", status.context, native)
+                                                      : std::to_string(status.context);
   say(fmt::format("serving {} at http://{}:{} on {}: {}, drafts {}, context {}, loaded in {:.1f} s",
                   options.service.names.front(), state.host, port, loaded.backend_name, sampling,
-                  state.run.drafts && status.drafts_off_reason.empty() ? "on" : "off", status.context,
-                  loaded.load_seconds));
+                  state.run.drafts && status.drafts_off_reason.empty() ? "on" : "off", context, loaded.load_seconds));
   if (defaults.thinking && loaded.renderer->has_template()) say("thinking is on; --no-thinking turns it off");
   const bool keys = !options.keys.empty() || !options.key_environment.empty() || !options.key_file.empty();
   if (!keys && !is_loopback(state.host)) {

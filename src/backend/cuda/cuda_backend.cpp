@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "backend/cuda/open_device.h"
 #include "base/error.h"
 
 namespace tensorfold::backend::cuda {
@@ -30,23 +31,13 @@ void Workspace::grow(size_t bytes) {
 }
 
 CudaBackend::CudaBackend(int index) : index_(index) {
-  int devices = 0;
-  if (const cudaError_t status = cudaGetDeviceCount(&devices); status != cudaSuccess || devices == 0)
-    fail(ErrorKind::unsupported, "no usable NVIDIA GPU: {}", cudaGetErrorString(status));
-  if (index < 0 || index >= devices)
-    fail(ErrorKind::invalid_request, "there is no GPU {}; this machine has {}", index, devices);
-  cudaDeviceProp properties{};
-  cuda_check(cudaGetDeviceProperties(&properties, index), "read the GPU's properties");
-  if (properties.major < 9)
-    fail(ErrorKind::unsupported, "{} has compute capability {}.{}; this build needs 9.0", properties.name,
-         properties.major, properties.minor);
-  cuda_check(cudaSetDevice(index), "select the GPU");
-  device_name_ = properties.name;
-  memory_bytes_ = properties.totalGlobalMem;
-  processors_ = properties.multiProcessorCount;
+  const Device device = open_device(index);
+  device_name_ = device.name;
+  memory_bytes_ = device.free_bytes;
+  processors_ = device.processors;
   cuda_check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "create a stream");
   plan_memory_ = DeviceArray<int32_t>(kPlanWords);
-  programs_fit_ = properties.cooperativeLaunch != 0 && forward_program_fits(properties.sharedMemPerBlockOptin);
+  programs_fit_ = device.cooperative && forward_program_fits(device.shared_bytes);
   phase_arrivals_ = DeviceArray<uint32_t>(32);
   cuda_check(cudaMemset(phase_arrivals_.data(), 0, phase_arrivals_.bytes()), "clear a counter");
 }
