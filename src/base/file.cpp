@@ -62,6 +62,10 @@ void File::read(uint64_t offset, std::span<std::byte> out) const {
   }
 }
 
+void File::expect(uint64_t offset, uint64_t length) const noexcept {
+  ::posix_fadvise(descriptor_, static_cast<off_t>(offset), static_cast<off_t>(length), POSIX_FADV_WILLNEED);
+}
+
 void File::drop(uint64_t offset, uint64_t length) const noexcept {
   ::posix_fadvise(descriptor_, static_cast<off_t>(offset), static_cast<off_t>(length), POSIX_FADV_DONTNEED);
 }

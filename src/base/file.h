@@ -28,6 +28,8 @@ class File {
   /// Fills `out` from byte `offset` on. Thread-safe. Throws Error(io), or Error(corrupt_file) where the file ends
   /// first.
   void read(uint64_t offset, std::span<std::byte> out) const;
+  /// Says that bytes [offset, offset + length) will be read soon: the disk may begin.
+  void expect(uint64_t offset, uint64_t length) const noexcept;
   /// Says that bytes [offset, offset + length) will not be read again: whole pages leave the page cache.
   void drop(uint64_t offset, uint64_t length) const noexcept;
 

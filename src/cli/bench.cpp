@@ -21,6 +21,7 @@
 #include "cli/bench_runner.h"
 #include "cli/commands.h"
 #include "cli/model_directory.h"
+#include "cli/synthetic_checkpoint.h"
 #include "families/checkpoint.h"
 #include "format/json_file.h"
 
@@ -49,6 +50,7 @@ struct BenchOptions {
   double peak = 0.0;
   std::string drafter;
   int32_t drafts = 0;
+  std::string save;
 };
 
 /// What is measured where the user names nothing.
@@ -250,6 +252,8 @@ void check_options(const BenchOptions& options) {
     fail(ErrorKind::invalid_request, "bench takes either MODEL or --synthetic CONFIG.json");
   if (options.tokens < 1 || options.repeats < 1)
     fail(ErrorKind::invalid_request, "--tokens and --repeats must be at least 1");
+  if (!options.save.empty() && options.synthetic.empty())
+    fail(ErrorKind::invalid_request, "--save writes the weights of --synthetic");
   if (options.rows < 0 || options.drafts < 0 || !(options.peak >= 0.0))
     fail(ErrorKind::invalid_request, "--rows, --drafts and --peak-tflops must not be negative");
   static_cast<void>(sizes_of(options));
@@ -257,6 +261,11 @@ void check_options(const BenchOptions& options) {
 
 int bench(const BenchOptions& options) {
   check_options(options);
+  if (!options.save.empty()) {
+    const uint64_t bytes = save_synthetic(read_config(options), 1, options.save);
+    fmt::print("{}: {:.3f} GB\n", options.save, static_cast<double>(bytes) / 1e9);
+    return 0;
+  }
   const bool gpu = options.backend == "cuda";
   const auto backend = gpu ? backend::make_cuda_backend(options.device) : backend::make_cpu_backend(options.threads);
   families::LoadedModel loaded;
@@ -318,6 +327,12 @@ Command bench_command() {
        "random weights of the shapes of this config.json instead of MODEL",
        group,
        &o->synthetic,
+       {}},
+      {"--save",
+       "FOLDER",
+       "with --synthetic: write the weights as a checkpoint (without a tokenizer) and measure nothing",
+       group,
+       &o->save,
        {}},
       {"--bits", "N", "with --synthetic: quantise to N bits (0: as the config says)", group, &o->bits, {}},
       {"--group", "N", "with --bits: inputs that share a scale", group, &o->group, {}},

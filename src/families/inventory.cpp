@@ -131,9 +131,27 @@ WeightBytes count_bytes(std::span<const TensorSpec> inventory, const format::Qua
 WeightLoader::WeightLoader(std::span<const TensorSpec> inventory, const format::TensorStore& store,
                            const format::Quantization& quantization, backend::Backend& backend)
     : store_(store), quantization_(quantization), backend_(backend) {
+  uint64_t bytes = 0;
   for (const TensorSpec& spec : inventory) {
     if (!is_bare(spec)) modules_.emplace(spec.module, &spec);
+    if (spec.stays_on_disk) continue;
+    first_.emplace(spec.module, order_.size());
+    for (const std::string& name : names_of(spec)) {
+      const format::TensorInfo* tensor = store.find(name);
+      if (tensor == nullptr) continue;
+      order_.push_back({tensor, bytes});
+      bytes += tensor->bytes;
+    }
   }
+}
+
+void WeightLoader::reach(const std::string& module) {
+  constexpr uint64_t ahead = uint64_t{512} << 20;
+  const auto place = first_.find(module);
+  if (place == first_.end() || place->second >= order_.size()) return;
+  const uint64_t until = order_[place->second].before + ahead;
+  for (; expected_ < order_.size() && order_[expected_].before < until; ++expected_)
+    store_.expect(*order_[expected_].tensor);
 }
 
 bool WeightLoader::has(std::string_view module) const {
@@ -155,7 +173,10 @@ format::Linear WeightLoader::linear(const std::string& module) const {
 
 std::unique_ptr<backend::Projection> WeightLoader::projection(std::span<const std::string> modules) {
   std::vector<format::Linear> stacked;
-  for (const std::string& module : modules) stacked.push_back(linear(module));
+  for (const std::string& module : modules) {
+    reach(module);
+    stacked.push_back(linear(module));
+  }
   auto projection = backend_.load_projection(stacked);
   const auto bytes = static_cast<double>(projection->bytes());
   projection_bytes_ += static_cast<uint64_t>(bytes * spec_of(modules.front()).read_share);
@@ -163,10 +184,12 @@ std::unique_ptr<backend::Projection> WeightLoader::projection(std::span<const st
 }
 
 std::unique_ptr<backend::Embedding> WeightLoader::embedding(const std::string& module) {
+  reach(module);
   return backend_.load_embedding(linear(module));
 }
 
 std::vector<float> WeightLoader::values(const std::string& name) {
+  reach(name);
   const format::TensorInfo* tensor = store_.find(name);
   check(tensor != nullptr, "a family loads vectors of its inventory");
   std::vector<std::byte> bytes(tensor->bytes);

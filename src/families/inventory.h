@@ -35,7 +35,7 @@ std::unique_ptr<format::SyntheticStore> make_synthetic_store(std::span<const Ten
 struct WeightBytes {
   uint64_t total = 0;
   uint64_t resident = 0;  ///< without what stays on disk
-  uint64_t read = 0;  ///< by one row: all but embedding tables
+  uint64_t read = 0;      ///< by one row: all but embedding tables
 };
 WeightBytes count_bytes(std::span<const TensorSpec> inventory, const format::Quantization& quantization);
 
@@ -68,7 +68,18 @@ class WeightLoader {
  private:
   [[nodiscard]] const TensorSpec& spec_of(const std::string& module) const;
   [[nodiscard]] format::Linear linear(const std::string& module) const;
+  /// Says which tensors come next (in the inventory's order, which families load in), so that a disk works on while one
+  /// is repacked.
+  void reach(const std::string& module);
 
+  /// A tensor of the inventory and the bytes of all before it.
+  struct Ahead {
+    const format::TensorInfo* tensor = nullptr;
+    uint64_t before = 0;
+  };
+  std::vector<Ahead> order_;
+  std::map<std::string_view, size_t> first_;  ///< of a module's or vector's tensors in order_
+  size_t expected_ = 0;                       ///< how many of order_ have been named to the store
   std::map<std::string_view, const TensorSpec*> modules_;
   const format::TensorStore& store_;
   const format::Quantization& quantization_;

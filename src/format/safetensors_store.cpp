@@ -151,6 +151,10 @@ std::shared_ptr<const TensorBytes> SafetensorsStore::keep_open(const TensorInfo&
   return std::make_shared<FileTensor>(parts_[static_cast<size_t>(tensor.file)].file, tensor.offset, tensor.bytes);
 }
 
+void SafetensorsStore::expect(const TensorInfo& tensor) const {
+  parts_[static_cast<size_t>(tensor.file)].file->expect(tensor.offset, tensor.bytes);
+}
+
 void SafetensorsStore::release(const TensorInfo& tensor) const {
   parts_[static_cast<size_t>(tensor.file)].file->drop(tensor.offset, tensor.bytes);
 }

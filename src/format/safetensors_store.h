@@ -36,6 +36,7 @@ class SafetensorsStore : public TensorStore {
   [[nodiscard]] std::vector<std::string> names() const override;
   void read(const TensorInfo& tensor, uint64_t offset, std::span<std::byte> out) const override;
   [[nodiscard]] std::shared_ptr<const TensorBytes> keep_open(const TensorInfo& tensor) const override;
+  void expect(const TensorInfo& tensor) const override;
   void release(const TensorInfo& tensor) const override;
 
   /// Files in name order; TensorInfo::file is an index into them.
