@@ -16,20 +16,35 @@ namespace {
 
 constexpr size_t kLargestRead = size_t{1} << 30;  // Linux caps one read below 2 GiB
 
+[[noreturn]] void fail_open(const std::filesystem::path& path, int code) {
+  if (code == ENOENT) has_file(path);  // a link that leads nowhere has words of its own
+  if (code == ENXIO) fail(ErrorKind::not_found, "{} is not a regular file", path.string());  // a socket
+  const bool absent = code == ENOENT || code == ENOTDIR;
+  fail(absent ? ErrorKind::not_found : ErrorKind::io, "cannot open {}: {}", path.string(), std::strerror(code));
+}
+
 }  // namespace
 
+bool has_file(const std::filesystem::path& path) {
+  struct stat status{};
+  if (::stat(path.c_str(), &status) == 0) return true;
+  const int code = errno;
+  if (code != ENOENT && code != ENOTDIR)
+    fail(ErrorKind::io, "cannot look at {}: {}", path.string(), std::strerror(code));
+  if (::lstat(path.c_str(), &status) != 0) return false;
+  fail(ErrorKind::not_found, "{} points to a missing file: fetch it again with `tensorfold pull`", path.string());
+}
+
 File::File(const std::filesystem::path& path) : path_(path) {
-  descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor_ < 0) {
-    const int code = errno;
-    const bool absent = code == ENOENT || code == ENOTDIR;
-    fail(absent ? ErrorKind::not_found : ErrorKind::io, "cannot open {}: {}", path.string(), std::strerror(code));
-  }
+  // Without O_NONBLOCK, opening a pipe waits for a writer. Reads of regular files do not heed it.
+  descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (descriptor_ < 0) fail_open(path, errno);
   struct stat status{};
   const bool known = ::fstat(descriptor_, &status) == 0;
   if (!known || !S_ISREG(status.st_mode)) {
     ::close(std::exchange(descriptor_, -1));
-    fail(ErrorKind::not_found, "{} is not a regular file", path.string());
+    fail(ErrorKind::not_found, "{} is {}not a regular file", path.string(),
+         known && S_ISDIR(status.st_mode) ? "a folder, " : "");
   }
   size_ = static_cast<uint64_t>(status.st_size);
 }

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <system_error>
 
 #if defined(__linux__)
 #include <sched.h>
 #endif
+
+#include "base/error.h"
 
 namespace tensorfold {
 namespace {
@@ -47,14 +50,24 @@ int usable_cores() {
 
 ThreadPool::ThreadPool(int threads) : size_(threads > 0 ? threads : usable_cores()) {
   threads_.reserve(static_cast<size_t>(size_ - 1));
-  for (int worker = 1; worker < size_; ++worker) threads_.emplace_back([this, worker] { work(worker); });
+  try {
+    for (int worker = 1; worker < size_; ++worker) threads_.emplace_back([this, worker] { work(worker); });
+  } catch (const std::system_error& refused) {
+    const size_t started = threads_.size() + 1;
+    end();
+    fail(ErrorKind::capacity, "cannot start {} threads: the system gives no more than {} ({})", size_, started,
+         refused.code().message());
+  }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { end(); }
+
+void ThreadPool::end() {
   stopping_.store(true, std::memory_order_relaxed);
   wake_.fetch_add(1, std::memory_order_release);
   wake_.notify_all();
   for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
 }
 
 void ThreadPool::take_shares(int worker) {

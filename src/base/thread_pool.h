@@ -17,7 +17,7 @@ namespace tensorfold {
 /// loops take turns. A loop body must not throw and must not call run() on the same pool.
 class ThreadPool {
  public:
-  /// `threads` 0: one for each core this process may use.
+  /// `threads` 0: one for each core this process may use. Throws Error(capacity) where the system gives fewer.
   explicit ThreadPool(int threads = 0);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -39,6 +39,8 @@ class ThreadPool {
   }
 
  private:
+  /// Joins what was started.
+  void end();
   using Erased = void (*)(void* context, int64_t begin, int64_t end, int worker);
   void run_erased(int64_t count, Erased body, void* context);
   void work(int worker);

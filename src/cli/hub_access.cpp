@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "base/console.h"
 #include "base/error.h"
 #include "cli/memory_plan.h"
 #include "cli/version.h"
@@ -142,7 +143,7 @@ std::unique_ptr<hub::ReleaseCheck> begin_release_check(bool off) {
       hub::ReleaseCheckOptions{
           .list_url = url, .version = std::string(version()), .memory = program_cache() / "update-check.json"},
       [](const std::string& line) {
-        fmt::print("[tensorfold] {}\n", line);
+        say_line(stdout, "[tensorfold] " + line);
         std::fflush(stdout);
       });
 }

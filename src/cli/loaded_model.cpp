@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <utility>
@@ -10,6 +9,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "base/console.h"
 #include "base/error.h"
 #include "cli/draft_models.h"
 #include "cli/known_models.h"
@@ -82,14 +82,16 @@ std::unique_ptr<backend::Backend> make_backend(const RunOptions& options, std::s
 /// 0: auto.
 int32_t lanes_of(const std::string& text) {
   if (text == "auto") return 0;
+  constexpr int32_t kMost = 1024;
   const bool digits = !text.empty() && text.size() < 5 && text.find_first_not_of("0123456789") == std::string::npos;
-  if (!digits) fail(ErrorKind::invalid_request, "--parallel must be a number or auto, not \"{}\"", text);
+  if (!digits || std::stoi(text) > kMost)
+    fail(ErrorKind::invalid_request, "--parallel must be auto or a number from 1 to {}, not \"{}\"", kMost, text);
   return std::stoi(text);
 }
 
 void check_options(const RunOptions& options) {
   if (options.context < 0) fail(ErrorKind::invalid_request, "--context must be 0 or a positive token count");
-  if (options.threads < 0) fail(ErrorKind::invalid_request, "--threads must not be negative");
+  check_threads(options.threads);
   if (options.prefill_rows < 1) fail(ErrorKind::invalid_request, "--prefill-rows must be at least 1");
   if (options.decode_share < 0.0 || options.decode_share > 1.0) {
     fail(ErrorKind::invalid_request, "--decode-share must lie between 0 and 1");
@@ -164,7 +166,7 @@ void keep_prefixes_as(const RunOptions& options, const std::string& directory, e
   engine.keep_prefixes = options.prompt_cache_gib.value_or(1.0) > 0.0;
   engine.host_bytes = bytes_of_gib(options.prompt_cache_gib.value_or(0.0));
   engine.kept_states = options.checkpoint_slots;
-  engine.log = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
+  engine.log = [](const std::string& line) { say_line(stderr, line); };
   if (options.spill_gib <= 0.0) return;
   engine.disk_bytes = bytes_of_gib(options.spill_gib);
   engine.snapshot_directory =

@@ -5,6 +5,7 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "base/file.h"
 #ifdef TENSORFOLD_HAS_HUB
 #include "cli/hub_access.h"
 #endif
@@ -17,8 +18,13 @@ namespace fs = std::filesystem;
 constexpr const char* kWhatIsAModel = "MODEL is a folder with config.json and *.safetensors files, or owner/name";
 
 bool is_folder(const std::string& model) {
-  std::error_code ignored;
-  return fs::is_directory(model, ignored);
+  std::error_code error;
+  const bool folder = fs::is_directory(model, error);
+  // Such as a loop of links, or a folder above it that may not be entered.
+  const bool absent = !error || error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory;
+  if (!absent && error != std::errc::filename_too_long)
+    fail(ErrorKind::io, "cannot look at {}: {}", model, error.message());
+  return folder;
 }
 
 bool holds(const fs::path& folder, const std::string& ending) {
@@ -32,7 +38,7 @@ bool holds(const fs::path& folder, const std::string& ending) {
 void check_folder(const std::string& folder) {
   std::error_code error;
   const fs::path path(folder);
-  if (fs::exists(path / "config.json", error)) return;
+  if (has_file(path / "config.json")) return;
   if (fs::is_empty(path, error)) fail(ErrorKind::not_found, "the folder {} is empty: {}", folder, kWhatIsAModel);
   if (holds(path, ".gguf"))
     fail(ErrorKind::unsupported,

@@ -109,10 +109,28 @@ std::vector<Option> reply_options(ReplyOptions& options) {
   };
 }
 
+void check_threads(int32_t threads) {
+  constexpr int32_t kMost = 1024;
+  if (threads < 0 || threads > kMost) {
+    fail(ErrorKind::invalid_request, "--threads must lie between 0 (one a core) and {}, not {}", kMost, threads);
+  }
+}
+
 void check_reply_options(const ReplyOptions& options) {
-  for (const std::optional<double>& value : {options.temperature, options.top_p, options.min_p}) {
-    if (value && !(*value >= 0.0 && std::isfinite(*value)))
-      fail(ErrorKind::invalid_request, "--temperature, --top-p and --min-p must be finite and not negative");
+  const double temperature = options.temperature.value_or(0.0);
+  if (!(temperature >= 0.0 && std::isfinite(temperature)))
+    fail(ErrorKind::invalid_request, "--temperature must be finite and not negative, not {}", temperature);
+  for (const auto& [name, value] : {std::pair("--top-p", options.top_p), std::pair("--min-p", options.min_p)}) {
+    if (value && !(*value >= 0.0 && *value <= 1.0))
+      fail(ErrorKind::invalid_request, "{} must lie between 0 and 1, not {}", name, *value);
+  }
+  if (options.top_k.value_or(0) < 0)
+    fail(ErrorKind::invalid_request, "--top-k must be 0 (off) or more, not {}", *options.top_k);
+  if (options.max_tokens < 1)
+    fail(ErrorKind::invalid_request, "--max-tokens must be at least 1, not {}", options.max_tokens);
+  if (options.thinking_budget < 0) {
+    fail(ErrorKind::invalid_request, "--thinking-budget must be 0 (no budget) or more, not {}",
+         options.thinking_budget);
   }
 }
 

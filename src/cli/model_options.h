@@ -47,6 +47,8 @@ struct ReplyOptions {
 std::vector<Option> run_options(RunOptions& options);
 std::vector<Option> reply_options(ReplyOptions& options);
 
+/// Throws Error(invalid_request) unless `threads` lies between 0 and 1,024.
+void check_threads(int32_t threads);
 /// Throws Error(invalid_request) for what no reply can be drawn with, such as NaN.
 void check_reply_options(const ReplyOptions& options);
 /// The checkpoint's own defaults overridden by the command line.

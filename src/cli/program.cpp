@@ -10,6 +10,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "base/console.h"
 #include "base/error.h"
 #include "cli/command.h"
 #include "cli/option_pages.h"
@@ -47,6 +48,14 @@ bool is_switch(const Target& target) {
   return std::holds_alternative<bool*>(target) || std::holds_alternative<std::optional<bool>*>(target);
 }
 
+bool is_number(const Target& target) {
+  return !is_switch(target) && !std::holds_alternative<std::string*>(target) &&
+         !std::holds_alternative<std::optional<std::string>*>(target) &&
+         !std::holds_alternative<std::vector<std::string>*>(target);
+}
+
+std::string refuse_empty(const std::string& text) { return text.empty() ? "a number is needed, not nothing" : ""; }
+
 void add_option(CLI::App& app, const Option& option) {
   CLI::Option* added = nullptr;
   if (is_switch(option.target)) {
@@ -72,6 +81,7 @@ void add_option(CLI::App& app, const Option& option) {
     added->type_name(option.value);
     if (std::holds_alternative<std::vector<std::string>*>(option.target)) added->expected(1)->take_all();
     if (!option.choices.empty()) added->check(CLI::IsMember(option.choices));
+    if (is_number(option.target)) added->check(refuse_empty);  // CLI11 takes nothing for 0
   }
   if (!option.group.empty()) added->group(option.group);
 }
@@ -91,6 +101,13 @@ void add_command(CLI::App& program, const Command& command) {
   app->positionals_at_end(false);
   for (const Positional& positional : command.positionals) add_positional(*app, positional);
   for (const Option& option : command.options) add_option(*app, option);
+  // A switch and its opposite.
+  for (const Option& one : command.options) {
+    for (const Option& other : command.options) {
+      if (&one < &other && is_switch(one.target) && one.target == other.target)
+        app->get_option(one.name)->excludes(app->get_option(other.name));
+    }
+  }
 }
 
 const Command* command_named(const std::string& name, const std::vector<Command>& commands) {
@@ -118,17 +135,29 @@ std::string usage_message(const CLI::ParseError& wrong, const CLI::App& program,
   }
   if (dynamic_cast<const CLI::RequiredError*>(&wrong) != nullptr)
     return missing_message(words.substr(0, words.find(' ')), command);
-  if (dynamic_cast<const CLI::ArgumentMismatch*>(&wrong) != nullptr)
-    return missing_message(words.substr(0, words.find(':')), command);
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&wrong) != nullptr) {
+    const std::string name = words.substr(0, words.find(':'));
+    const CLI::Option* option = program.get_subcommand(command.name)->get_option_no_throw(name);
+    if (option != nullptr && option->count() > 1)
+      return fmt::format("{} is given {} times, but takes one value", name, option->count());
+    return missing_message(name, command);
+  }
   return words;
 }
 
-int report(const char* message) {
+int report(std::string message) {
   std::fflush(stdout);
-  std::string line = message;
-  std::replace(line.begin(), line.end(), '\n', ' ');
-  fmt::print(stderr, "tensorfold: {}\n", line);
+  std::replace(message.begin(), message.end(), '\n', ' ');
+  say_line(stderr, "tensorfold: " + (message.empty() ? std::string("it failed and did not say why") : message));
   return 1;
+}
+
+/// A failure as the user reads it. What to do about a damaged file is the same for all of them and stands here.
+std::string line_of(const Error& failure) {
+  std::string line = failure.what();
+  if (failure.kind() == ErrorKind::corrupt_file && line.find("tensorfold pull") == std::string::npos)
+    line += "; a file of the hub that is damaged or cut short is fetched again by `tensorfold pull owner/name`";
+  return line;
 }
 
 int run_command(const Command& command) {
@@ -136,6 +165,8 @@ int run_command(const Command& command) {
     return command.run();
   } catch (const std::bad_alloc&) {
     return report("out of memory");
+  } catch (const Error& failure) {
+    return report(line_of(failure));
   } catch (const std::exception& failure) {
     return report(failure.what());
   }
@@ -151,17 +182,17 @@ int dispatch(const std::vector<Command>& commands, std::vector<std::string> argu
     return 0;
   }
   if (arguments.empty()) {
-    fmt::print(stderr, "{}", overview_page(commands));
+    std::fputs(overview_page(commands).c_str(), stderr);
     return 2;
   }
   if (arguments.size() == 2 && arguments[0] == "help") arguments = {arguments[1], "--help"};
   if (command_named(arguments[0], commands) == nullptr) {
-    if (!means_serve(arguments[0])) return report(unknown_command_message(arguments[0], commands).c_str()), 2;
+    if (!means_serve(arguments[0])) return report(unknown_command_message(arguments[0], commands)), 2;
     arguments.insert(arguments.begin(), "serve");
   }
   const std::string name = arguments[0];
   const Command* command = command_named(name, commands);
-  if (command == nullptr) return report(unknown_command_message(name, commands).c_str()), 2;
+  if (command == nullptr) return report(unknown_command_message(name, commands)), 2;
 
   CLI::App program("An exact, fast server for local language models", "tensorfold");
   program.require_subcommand(1);
@@ -173,7 +204,7 @@ int dispatch(const std::vector<Command>& commands, std::vector<std::string> argu
     fmt::print("{}", help_page(*command));
     return 0;
   } catch (const CLI::ParseError& wrong) {
-    return report(usage_message(wrong, program, *command).c_str()), 2;
+    return report(usage_message(wrong, program, *command)), 2;
   }
   return run_command(*command);
 }
@@ -190,9 +221,8 @@ int run_program(const std::vector<Command>& commands, std::vector<std::string> a
   errno = 0;
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
   if (code != 0) return code;  // something was said already
-  return report(
-      fmt::format("cannot write to standard output{}{}", errno == 0 ? "" : ": ", errno == 0 ? "" : std::strerror(errno))
-          .c_str());
+  return report(fmt::format("cannot write to standard output{}{}", errno == 0 ? "" : ": ",
+                            errno == 0 ? "" : std::strerror(errno)));
 }
 
 }  // namespace tensorfold::cli

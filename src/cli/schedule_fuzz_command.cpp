@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "cli/commands.h"
+#include "cli/model_options.h"
 #include "engine/schedule_fuzz.h"
 #include "families/checkpoint.h"
 
@@ -16,6 +17,7 @@ namespace tensorfold::cli {
 namespace {
 
 constexpr int32_t rows_of_a_forward = 256;
+constexpr int32_t most_story_tokens = 8192;
 constexpr uint64_t most_config_bytes = 16 << 20;
 
 struct Arguments {
@@ -71,60 +73,70 @@ Command schedule_fuzz_command() {
   command.summary = "Compare random schedules with serial feeding, bit for bit";
   command.positionals = {
       {.name = "MODEL", .help = "A checkpoint's directory", .target = &arguments->model, .required = false}};
-  command.options = {{.name = "--synthetic",
-                      .value = "CONFIG",
-                      .help = "Random weights of this config.json's shapes",
-                      .group = "Model",
-                      .target = &arguments->synthetic,
-                      .choices = {},
-                      .inverted = false},
-                     {.name = "--backend",
-                      .value = "NAME",
-                      .help = "Where to compute",
-                      .group = "Model",
-                      .target = &arguments->backend,
-                      .choices = {"cpu", "cuda"},
-                      .inverted = false},
-                     {.name = "--seconds",
-                      .value = "N",
-                      .help = "Time for schedules",
-                      .group = "Run",
-                      .target = &arguments->seconds,
-                      .choices = {},
-                      .inverted = false},
-                     {.name = "--seed",
-                      .value = "S",
-                      .help = "Seed of stories and schedules",
-                      .group = "Run",
-                      .target = &arguments->seed,
-                      .choices = {},
-                      .inverted = false},
-                     {.name = "--tokens",
-                      .value = "N",
-                      .help = "Tokens of the longest story (above 512: two attention partitions)",
-                      .group = "Run",
-                      .target = &arguments->tokens,
-                      .choices = {},
-                      .inverted = false},
-                     {.name = "--threads",
-                      .value = "N",
-                      .help = "Only so many threads (0: one and two, each SIMD path)",
-                      .group = "Run",
-                      .target = &arguments->threads,
-                      .choices = {},
-                      .inverted = false},
-                     {.name = "--break-order",
-                      .value = "",
-                      .help = "Compute wrongly on purpose: the run must fail",
-                      .group = "Run",
-                      .target = &arguments->break_order,
-                      .choices = {},
-                      .inverted = false}};
+  command.options = {
+      {.name = "--synthetic",
+       .value = "CONFIG",
+       .help = "Random weights of this config.json's shapes",
+       .group = "Model",
+       .target = &arguments->synthetic,
+       .choices = {},
+       .inverted = false},
+      {.name = "--backend",
+       .value = "NAME",
+       .help = "Where to compute",
+       .group = "Model",
+       .target = &arguments->backend,
+       .choices = {"cpu", "cuda"},
+       .inverted = false},
+      {.name = "--seconds",
+       .value = "N",
+       .help = "Time for schedules",
+       .group = "Run",
+       .target = &arguments->seconds,
+       .choices = {},
+       .inverted = false},
+      {.name = "--seed",
+       .value = "S",
+       .help = "Seed of stories and schedules",
+       .group = "Run",
+       .target = &arguments->seed,
+       .choices = {},
+       .inverted = false},
+      {.name = "--tokens",
+       .value = "N",
+       .help = "Tokens of the longest story, fed one by one before the time begins (above 512: two attention "
+               "partitions)",
+       .group = "Run",
+       .target = &arguments->tokens,
+       .choices = {},
+       .inverted = false},
+      {.name = "--threads",
+       .value = "N",
+       .help = "Only so many threads (0: one and two, each SIMD path)",
+       .group = "Run",
+       .target = &arguments->threads,
+       .choices = {},
+       .inverted = false},
+      {.name = "--break-order",
+       .value = "",
+       .help = "Compute wrongly on purpose: the run must fail",
+       .group = "Run",
+       .target = &arguments->break_order,
+       .choices = {},
+       .inverted = false}};
   command.run = [arguments] {
     if (arguments->model.empty() == arguments->synthetic.empty()) {
-      fail(ErrorKind::invalid_request, "name a model or --synthetic CONFIG");
+      fail(ErrorKind::invalid_request, "schedule-fuzz takes either MODEL or --synthetic CONFIG{}",
+           arguments->model.empty() ? "" : ", not both");
     }
-    if (arguments->tokens < 64) fail(ErrorKind::invalid_request, "--tokens must be at least 64");
+    check_threads(arguments->threads);
+    // The stories are fed one token at a time before the schedules' time begins.
+    if (arguments->tokens < 64 || arguments->tokens > most_story_tokens) {
+      fail(ErrorKind::invalid_request, "--tokens must lie between 64 and {}, not {}", most_story_tokens,
+           arguments->tokens);
+    }
+    if (!(arguments->seconds >= 0.0 && arguments->seconds < 1e9))
+      fail(ErrorKind::invalid_request, "--seconds must be finite and not negative");
     engine::FuzzOptions options;
     options.seconds = arguments->seconds;
     options.seed = arguments->seed;

@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "base/console.h"
 #include "base/error.h"
 #include "cli/commands.h"
 #ifdef TENSORFOLD_HAS_HUB
@@ -78,9 +79,16 @@ int64_t seed_salt() {
   return salt;
 }
 
-server::ServerOptions server_options(const ServeState& state, const LoadedModel& loaded) {
+void check_endpoint(const ServeState& state) {
+  if (state.host.empty()) {
+    fail(ErrorKind::invalid_request,
+         "--host is empty: 127.0.0.1 lets programs of this machine in, 0.0.0.0 is every interface");
+  }
   if (state.port < 0 || state.port > 65535) fail(ErrorKind::invalid_request, "--port must lie between 0 and 65535");
   if (state.queue < 1) fail(ErrorKind::invalid_request, "--queue must be at least 1");
+}
+
+server::ServerOptions server_options(const ServeState& state, const LoadedModel& loaded) {
   server::ServerOptions options;
   options.http.host = state.host;
   options.http.port = static_cast<uint16_t>(state.port);
@@ -105,10 +113,7 @@ server::ServerOptions server_options(const ServeState& state, const LoadedModel&
   return options;
 }
 
-void say(const std::string& line) {
-  fmt::print("[tensorfold] {}\n", line);
-  std::fflush(stdout);
-}
+void say(const std::string& line) { say_line(stdout, "[tensorfold] " + line); }
 
 bool is_loopback(const std::string& host) { return host == "localhost" || host == "::1" || host.rfind("127.", 0) == 0; }
 
@@ -227,6 +232,8 @@ class LiveLine {
 };
 
 int serve(const ServeState& state) {
+  check_endpoint(state);
+  check_reply_options(state.replies);
   static Signals signals;  // its thread runs until the process ends
 #ifdef TENSORFOLD_HAS_HUB
   const auto release_check = begin_release_check(!state.update_check);

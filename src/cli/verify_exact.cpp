@@ -12,6 +12,7 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
+#include "base/console.h"
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/memory_plan.h"
@@ -144,7 +145,7 @@ Setup set_up(const Arguments& arguments) {
   options.memory_budget = static_cast<uint64_t>(arguments.cache_gib * 1073741824.0);
   options.end_tokens = info.end_tokens;
   if (arguments.backend == "cpu") options.worlds = {{.threads = 1, .simd = ""}, {.threads = 2, .simd = ""}};
-  options.progress = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
+  options.progress = [](const std::string& line) { say_line(stderr, line); };
   setup.make = [backend = arguments.backend, directory = setup.directory](const engine::FuzzWorld& world) {
     engine::FuzzSubject subject;
     subject.backend = backend == "cuda" ? backend::make_cuda_backend(0) : backend::make_cpu_backend(world.threads);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "base/file.h"
 #include "format/json_file.h"
 
 namespace tensorfold::format {
@@ -82,7 +83,7 @@ CheckpointConfig load_config(const std::filesystem::path& directory) {
   config.json = read_json_object(directory / "config.json", kLargestConfig, problems);
   std::vector<int32_t>& tokens = config.generation.end_tokens;
   add_config_end_tokens(config.json, tokens, problems);
-  if (const auto path = directory / "generation_config.json"; std::filesystem::exists(path)) {
+  if (const auto path = directory / "generation_config.json"; has_file(path)) {
     const json generation = read_json_object(path, kLargestConfig, problems);
     add_end_tokens(generation, "generation_config.json", tokens, problems);
     read_sampling(generation, config.generation, problems);

@@ -71,7 +71,7 @@ std::unique_ptr<SafetensorsStore> SafetensorsStore::open_directory(const std::fi
   auto store = std::make_unique<SafetensorsStore>();
   ProblemList problems;
   std::map<std::string, std::string> index;
-  if (std::filesystem::exists(directory / kIndexName)) index = read_index(directory / kIndexName, problems);
+  if (has_file(directory / kIndexName)) index = read_index(directory / kIndexName, problems);
   std::set<std::string> indexed;
   for (const auto& [name, file] : index) indexed.insert(file);
   std::set<std::string> files = list_files(directory);

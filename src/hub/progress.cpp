@@ -9,7 +9,18 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "base/console.h"
+
 namespace tensorfold::hub {
+namespace {
+
+/// A terminal that went away must not fail the download.
+template <typename... Args>
+void write(std::FILE* terminal, fmt::format_string<Args...> format, Args&&... args) {
+  std::fputs(fmt::format(format, std::forward<Args>(args)...).c_str(), terminal);
+}
+
+}  // namespace
 
 std::string human_bytes(uint64_t bytes) {
   constexpr std::array kUnits = {"B", "kB", "MB", "GB", "TB", "PB", "EB"};
@@ -106,7 +117,7 @@ TerminalProgress::TerminalProgress(std::FILE* terminal, int columns) : terminal_
 void TerminalProgress::begin(const std::string& repo, size_t files, uint64_t total, uint64_t present) {
   const std::lock_guard lock(mutex_);
   meter_.begin(total, present, RateMeter::Clock::now());
-  fmt::print(terminal_, "\r\x1b[K{}: {} files, {}\n", repo, files, human_bytes(total));
+  write(terminal_, "\r\x1b[K{}: {} files, {}\n", repo, files, human_bytes(total));
   draw();
 }
 
@@ -119,7 +130,7 @@ void TerminalProgress::file_done(const std::string&, uint64_t) {}
 
 void TerminalProgress::note(const std::string& line) {
   const std::lock_guard lock(mutex_);
-  fmt::print(terminal_, "\r\x1b[K{}\n", line);
+  write(terminal_, "\r\x1b[K{}\n", line);
   draw();
 }
 
@@ -132,7 +143,7 @@ void TerminalProgress::tick() {
 void TerminalProgress::end() {
   const std::lock_guard lock(mutex_);
   draw();
-  fmt::print(terminal_, "\n");
+  write(terminal_, "\n");
   std::fflush(terminal_);
 }
 
@@ -144,7 +155,7 @@ void TerminalProgress::draw() {
     const double fraction = static_cast<double>(meter_.done()) / static_cast<double>(meter_.total());
     line = bar(fraction, std::min(room, 30)) + " " + line;
   }
-  fmt::print(terminal_, "\r{}\x1b[K", line.substr(0, static_cast<size_t>(std::max(1, columns_ - 1))));
+  write(terminal_, "\r{}\x1b[K", line.substr(0, static_cast<size_t>(std::max(1, columns_ - 1))));
   std::fflush(terminal_);
 }
 
@@ -155,10 +166,7 @@ std::unique_ptr<Progress> progress_for(std::FILE* stream, const std::string& pre
     const int columns = ::ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
     return std::make_unique<TerminalProgress>(stream, columns);
   }
-  return std::make_unique<LineProgress>([stream, prefix](const std::string& line) {
-    fmt::print(stream, "{}{}\n", prefix, line);
-    std::fflush(stream);
-  });
+  return std::make_unique<LineProgress>([stream, prefix](const std::string& line) { say_line(stream, prefix + line); });
 }
 
 }  // namespace tensorfold::hub

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include "base/console.h"
 #include "base/error.h"
 
 namespace tensorfold::server {
@@ -82,7 +83,7 @@ void ApiKeys::reload() {
   try {
     if (!file_.empty()) read_file(entries);
   } catch (const Error& failure) {
-    fmt::print(stderr, "tensorfold: {}; its keys are refused until it is right\n", failure.what());
+    say_line(stderr, fmt::format("tensorfold: {}; its keys are refused until it is right", failure.what()));
     entries.clear();
   }
   const std::lock_guard lock(mutex_);

@@ -86,6 +86,8 @@ class HttpServer::Implementation {
 
   void listen() {
     allow_many_files();
+    // A resolver takes no name for every interface, which nobody who leaves a variable empty means.
+    if (host_.options.host.empty()) fail(ErrorKind::invalid_request, "the address to listen on is empty");
     try {
       tcp::resolver resolver(host_.io);
       const auto found = resolver.resolve(host_.options.host, std::to_string(host_.options.port),

@@ -6,7 +6,12 @@ namespace tensorfold::server {
 
 WorkPool::WorkPool(size_t threads) {
   threads_.reserve(threads);
-  for (size_t i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
+  try {
+    for (size_t i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
+  } catch (...) {
+    stop();  // those that started
+    throw;
+  }
 }
 
 WorkPool::~WorkPool() { stop(); }

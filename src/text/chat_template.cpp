@@ -1,11 +1,10 @@
 #include "text/chat_template.h"
 
-#include <fstream>
-#include <sstream>
-
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/file.h"
+#include "base/utf8.h"
 #include "text/chat_messages.h"
 
 namespace tensorfold::text {
@@ -16,19 +15,19 @@ using jinja::MarkedText;
 using jinja::Value;
 using nlohmann::json;
 
-std::optional<std::string> read_file(const std::filesystem::path& path) {
-  if (!std::filesystem::exists(path)) return std::nullopt;
-  std::ifstream stream(path, std::ios::binary);
-  std::ostringstream text;
-  text << stream.rdbuf();
-  if (!stream) fail(ErrorKind::io, "cannot read {}", path.string());
-  return text.str();
+constexpr uint64_t largest_template = 4 << 20;  // real ones have up to 40 kB
+constexpr uint64_t largest_config = 64 << 20;
+
+std::optional<std::string> read_template(const std::filesystem::path& path) {
+  if (!has_file(path)) return std::nullopt;
+  std::string text = read_text_file(path, largest_template);
+  if (!is_valid_utf8(text)) fail(ErrorKind::corrupt_file, "{} is not valid UTF-8", path.string());
+  return text;
 }
 
 json read_json(const std::filesystem::path& path) {
-  const auto text = read_file(path);
-  if (!text) return json::object();
-  json parsed = json::parse(*text, nullptr, false);
+  if (!has_file(path)) return json::object();
+  json parsed = json::parse(read_text_file(path, largest_config), nullptr, false);
   if (!parsed.is_object()) fail(ErrorKind::corrupt_file, "{} is not a JSON object", path.string());
   return parsed;
 }
@@ -124,7 +123,7 @@ ChatTemplate::ChatTemplate(std::string source, SpecialTokenTexts special_tokens,
 ChatTemplate ChatTemplate::load(const std::filesystem::path& directory) {
   const json config = read_json(directory / "tokenizer_config.json");
   SpecialTokenTexts tokens = read_special_tokens(config, read_json(directory / "special_tokens_map.json"));
-  if (auto source = read_file(directory / "chat_template.jinja"))
+  if (auto source = read_template(directory / "chat_template.jinja"))
     return ChatTemplate(*std::move(source), std::move(tokens));
   const auto found = config.find("chat_template");
   if (found != config.end() && found->is_string()) return ChatTemplate(found->get<std::string>(), std::move(tokens));

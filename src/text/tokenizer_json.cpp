@@ -1,8 +1,5 @@
 #include "text/tokenizer_json.h"
 
-#include <filesystem>
-#include <fstream>
-
 #include <rapidjson/error/en.h>
 
 #include "base/error.h"
@@ -24,18 +21,6 @@ const JsonValue& required(const JsonValue& object, const char* name, std::string
 }
 
 }  // namespace
-
-std::string read_text_file(const std::string& path) {
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) fail(ErrorKind::not_found, "{}: no such file", path);
-  std::ifstream file(path, std::ios::binary);
-  std::string text;
-  text.resize(std::filesystem::file_size(path, error));
-  if (error || !file.read(text.data(), static_cast<std::streamsize>(text.size()))) {
-    fail(ErrorKind::io, "{}: cannot be read", path);
-  }
-  return text;
-}
 
 JsonDocument parse_json(std::string text, const std::string& file) {
   JsonDocument result;

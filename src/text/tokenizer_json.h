@@ -20,9 +20,6 @@ struct JsonDocument {
 /// Parses `text` (valid UTF-8, any depth without recursion). Error corrupt_file names `file` and the byte offset.
 JsonDocument parse_json(std::string text, const std::string& file);
 
-/// Reads a whole file. Error not_found or io.
-std::string read_text_file(const std::string& path);
-
 /// A string's bytes; valid as long as the document.
 inline std::string_view json_string(const JsonValue& value) { return {value.GetString(), value.GetStringLength()}; }
 

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "text/tokenizer_json.h"
 #include "text/tokenizer_state.h"
 
@@ -11,6 +12,9 @@ namespace tensorfold::text {
 namespace {
 
 constexpr std::string_view model_place = "model";
+// The largest real ones have 35 and 4 MB.
+constexpr uint64_t largest_tokenizer = 256 << 20;
+constexpr uint64_t largest_config = 64 << 20;
 
 Vocabulary read_vocabulary(const JsonValue& model) {
   const JsonValue& entries = object_member(model, "vocab", model_place);
@@ -186,13 +190,11 @@ Tokenizer Tokenizer::parse(std::string tokenizer_json, std::string config_json) 
 Tokenizer Tokenizer::load(const std::string& directory) {
   const std::filesystem::path folder(directory);
   const std::filesystem::path config = folder / "tokenizer_config.json";
-  std::error_code error;
-  const bool has_config = std::filesystem::exists(config, error);
+  std::string tokenizer_text = read_text_file(folder / "tokenizer.json", largest_tokenizer);
+  std::string config_text = has_file(config) ? read_text_file(config, largest_config) : std::string();
   try {
-    return parse(read_text_file((folder / "tokenizer.json").string()),
-                 has_config ? read_text_file(config.string()) : std::string());
+    return parse(std::move(tokenizer_text), std::move(config_text));
   } catch (const Error& failure) {
-    if (failure.kind() == ErrorKind::not_found || failure.kind() == ErrorKind::io) throw;
     fail(failure.kind(), "{}: {}", directory, failure.what());
   }
 }

@@ -1,10 +1,14 @@
 #include "base/thread_pool.h"
 
 #include <atomic>
+#include <cstdlib>
 #include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include "base/error.h"
 
 namespace tensorfold {
 namespace {
@@ -53,6 +57,22 @@ TEST(ThreadPool, LoopsOfChangingLengthNeverMixTheirShares) {
     for (int64_t j = 0; j < count; ++j) ASSERT_EQ(hits[static_cast<size_t>(j)], i);
   }
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they need the address space themselves
+TEST(ThreadPool, MoreThreadsThanTheSystemGivesAreAnErrorAndThoseStartedEnd) {
+  const auto start_too_many = [] {
+    const rlimit small{uint64_t{1} << 30, uint64_t{1} << 30};
+    setrlimit(RLIMIT_AS, &small);
+    try {
+      const ThreadPool pool(100000);
+    } catch (const Error& error) {
+      std::_Exit(error.kind() == ErrorKind::capacity ? 3 : 4);
+    }
+    std::_Exit(5);
+  };
+  EXPECT_EXIT(start_too_many(), testing::ExitedWithCode(3), "");
+}
+#endif
 
 }  // namespace
 }  // namespace tensorfold

@@ -34,6 +34,7 @@ Command probe_command(Parsed& parsed, const std::string& name = "serve") {
   command.options.push_back({"--temperature", "F", "of sampling", "", &parsed.temperature, {}});
   command.options.push_back({"--alias", "ID", "further name", "", &parsed.aliases, {}});
   command.options.push_back({"--no-drafts", "", "one token a round", "", &parsed.drafts, {}, true});
+  command.options.push_back({"--drafts", "", "several tokens a round", "", &parsed.drafts, {}});
   command.options.push_back({"--level", "L", "how much", "", &parsed.level, {"low", "high"}});
   command.run = [&parsed] { return ++parsed.runs, 0; };
   return command;
@@ -116,6 +117,11 @@ TEST(Program, SaysWhatASlipOfTheKeysProbablyMeant) {
   EXPECT_THAT(errors_of({"serve", "m", "extra"}, 2), HasSubstr("serve does not take 'extra'"));
   EXPECT_THAT(errors_of({"serve"}, 2), HasSubstr("serve needs MODEL: where it is"));
   EXPECT_THAT(errors_of({"serve", "m", "--port"}, 2), HasSubstr("--port needs a value: --port N"));
+  EXPECT_THAT(errors_of({"serve", "m", "--port", "1", "--port", "2"}, 2),
+              HasSubstr("--port is given 2 times, but takes one value"));
+  EXPECT_THAT(errors_of({"serve", "m", "--port", ""}, 2), HasSubstr("--port: a number is needed"));
+  EXPECT_THAT(errors_of({"serve", "m", "--temperature", ""}, 2), HasSubstr("--temperature: a number is needed"));
+  EXPECT_THAT(errors_of({"serve", "m", "--drafts", "--no-drafts"}, 2), HasSubstr("excludes"));
   EXPECT_THAT(errors_of({"xyzzy"}, 2), ::testing::Not(HasSubstr("did you mean")));
 }
 
@@ -136,6 +142,21 @@ TEST(Program, FailureIsOneLineAndOne) {
   std::string errors;
   EXPECT_EQ(run_captured({command}, {"serve", "m"}, errors), 1);
   EXPECT_EQ(errors, "tensorfold: no model at x\n");
+}
+
+TEST(Program, AFailureSaysSomethingNothingHarmfulAndWhatToDo) {
+  Parsed parsed;
+  const auto errors_for = [&](ErrorKind kind, const char* message) {
+    Command command = probe_command(parsed);
+    command.run = [=]() -> int { fail(kind, "{}", message); };
+    std::string errors;
+    EXPECT_EQ(run_captured({command}, {"serve", "m"}, errors), 1);
+    return errors;
+  };
+  EXPECT_EQ(errors_for(ErrorKind::invalid_request, "no \x1b[2Jscreen"), "tensorfold: no \\x1b[2Jscreen\n");
+  EXPECT_GT(errors_for(ErrorKind::invalid_request, "").size(), std::string("tensorfold: \n").size());
+  EXPECT_THAT(errors_for(ErrorKind::corrupt_file, "x is cut short"),
+              ::testing::HasSubstr("x is cut short; a file of the hub that is damaged"));
 }
 
 TEST(Program, AFullStandardOutputIsAFailure) {

@@ -315,6 +315,13 @@ TEST(HttpServer, StopsEvenWhenClientsHang) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, seconds(3));
 }
 
+TEST(HttpServer, AnEmptyAddressIsNotEveryInterface) {
+  HttpServerOptions options;
+  options.host = "";
+  options.port = 0;
+  EXPECT_THROW(HttpServer(options, [](const std::shared_ptr<Exchange>&) {}), Error);
+}
+
 TEST(HttpServer, SaysWhyItCannotListen) {
   HttpServerOptions options;
   options.host = "no such host.invalid";
