@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/presence.h"
 
 namespace tensorfold {
 namespace {
@@ -24,16 +25,6 @@ constexpr size_t kLargestRead = size_t{1} << 30;  // Linux caps one read below 2
 }
 
 }  // namespace
-
-bool has_file(const std::filesystem::path& path) {
-  struct stat status{};
-  if (::stat(path.c_str(), &status) == 0) return true;
-  const int code = errno;
-  if (code != ENOENT && code != ENOTDIR)
-    fail(ErrorKind::io, "cannot look at {}: {}", path.string(), std::strerror(code));
-  if (::lstat(path.c_str(), &status) != 0) return false;
-  fail(ErrorKind::not_found, "{} points to a missing file: fetch it again with `tensorfold pull`", path.string());
-}
 
 File::File(const std::filesystem::path& path) : path_(path) {
   // Without O_NONBLOCK, opening a pipe waits for a writer. Reads of regular files do not heed it.

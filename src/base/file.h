@@ -13,8 +13,7 @@ namespace tensorfold {
 /// A regular file opened for reading. Moves, does not copy.
 class File {
  public:
-  /// Throws Error(not_found) where there is no such regular file, Error(io) where it cannot be opened. Never waits: a
-  /// pipe or a device is refused.
+  /// Throws Error(not_found) where there is no such regular file, Error(io) where it cannot be opened.
   explicit File(const std::filesystem::path& path);
   ~File();
   File(File&& other) noexcept;
@@ -39,10 +38,6 @@ class File {
   uint64_t size_ = 0;
   int descriptor_ = -1;
 };
-
-/// Whether there is something of this name to read. Throws Error(not_found) for a link that points to a missing file (a
-/// cache whose blob is gone), Error(io) where the system does not say.
-bool has_file(const std::filesystem::path& path);
 
 /// The whole of a text file of at most `most_bytes`. Throws as File does, and Error(corrupt_file) where it is larger.
 std::string read_text_file(const std::filesystem::path& path, uint64_t most_bytes);

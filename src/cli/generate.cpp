@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "base/console.h"
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/loaded_model.h"
@@ -95,6 +96,7 @@ std::string report(const Printer& printer) {
 int generate(const GenerateState& state) {
   check_reply_options(state.replies);
   const std::unique_ptr<LoadedModel> loaded = load_model(state.model, state.run);
+  for (const std::string& note : loaded->notes) say_line(stderr, "[tensorfold] " + note);
   server::ServiceOptions options;
   options.names = {served_name(state.model)};
   options.defaults = generation_defaults(loaded->directory, state.replies);
@@ -104,7 +106,7 @@ int generate(const GenerateState& state) {
   server::Json body = {{"draft", state.run.drafts}};
   if (state.seed) body["seed"] = static_cast<int64_t>(*state.seed & 0x7FFF'FFFF'FFFF'FFFF);
   server::CheckedRequest checked;
-  if (state.raw || !loaded->renderer->has_template()) {
+  if (state.raw) {
     body["prompt"] = state.prompt;
     checked = service.check_completion(body);
   } else {

@@ -218,6 +218,11 @@ std::unique_ptr<LoadedModel> load_model(const std::string& model, const RunOptio
       families::load_model(loaded->directory, *loaded->backend, engine::forward_rows(engine_options));
   loaded->model = std::move(read.model);
   loaded->notes = std::move(read.notes);
+  if (!loaded->renderer->has_template()) {
+    loaded->notes.emplace_back(
+        "the model has no chat template: chat requests are refused; /v1/completions and generate --raw take a text as "
+        "it is");
+  }
   if (std::string note = untested_note(model, info.model_type); !note.empty()) loaded->notes.push_back(std::move(note));
   loaded->end_tokens = all_end_tokens(*loaded, read.generation);
   std::vector<std::unique_ptr<drafters::Drafter>> drafters;

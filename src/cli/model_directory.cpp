@@ -5,7 +5,7 @@
 #include <system_error>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/presence.h"
 #ifdef TENSORFOLD_HAS_HUB
 #include "cli/hub_access.h"
 #endif

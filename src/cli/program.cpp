@@ -152,10 +152,12 @@ int report(std::string message) {
   return 1;
 }
 
-/// A failure as the user reads it. What to do about a damaged file is the same for all of them and stands here.
-std::string line_of(const Error& failure) {
+/// A failure as the user reads it. What to do about a damaged file is the same for every command that reads one and
+/// stands here.
+std::string line_of(const Error& failure, const Command& command) {
   std::string line = failure.what();
-  if (failure.kind() == ErrorKind::corrupt_file && line.find("tensorfold pull") == std::string::npos)
+  const bool fetches = command.name == "pull" || command.name == "update";
+  if (failure.kind() == ErrorKind::corrupt_file && !fetches)
     line += "; a file of the hub that is damaged or cut short is fetched again by `tensorfold pull owner/name`";
   return line;
 }
@@ -166,7 +168,7 @@ int run_command(const Command& command) {
   } catch (const std::bad_alloc&) {
     return report("out of memory");
   } catch (const Error& failure) {
-    return report(line_of(failure));
+    return report(line_of(failure, command));
   } catch (const std::exception& failure) {
     return report(failure.what());
   }

@@ -48,7 +48,7 @@ engine::FuzzSubject make_subject(const Arguments& arguments, const engine::FuzzW
     return subject;
   }
   const auto config = nlohmann::json::parse(read_text_file(arguments.synthetic, most_config_bytes), nullptr, false);
-  if (config.is_discarded()) fail(ErrorKind::corrupt_file, "{} is not JSON", arguments.synthetic);
+  if (config.is_discarded()) fail(ErrorKind::invalid_request, "{} is not JSON", arguments.synthetic);
   subject.model = families::load_synthetic(config, arguments.seed, *subject.backend, rows_of_a_forward).model;
   return subject;
 }

@@ -122,6 +122,9 @@ DflashConfig read_dflash_config(const json& config, const families::ModelInfo& t
          architecture);
   }
   std::vector<std::string> problems;
+  const auto inner = config.find("dflash_config");
+  if (inner != config.end() && !inner->is_null() && !inner->is_object())
+    problems.emplace_back("dflash_config is not an object");
   DflashConfig out;
   out.hidden_size = number<int64_t>(config, "hidden_size", 0, problems);
   out.intermediate_size = number<int64_t>(config, "intermediate_size", 0, problems);
@@ -130,8 +133,8 @@ DflashConfig read_dflash_config(const json& config, const families::ModelInfo& t
   out.head_dim = number<int32_t>(config, "head_dim", 128, problems);
   out.epsilon = number<float>(config, "rms_norm_eps", 1e-6F, problems);
   const json& rope = look_up(config, "rope_parameters");
-  out.rope_theta =
-      rope.is_object() ? rope.value("rope_theta", 1e7) : number<double>(config, "rope_theta", 1e7, problems);
+  if (!rope.is_null() && !rope.is_object()) problems.emplace_back("rope_parameters is not an object");
+  out.rope_theta = number<double>(rope.is_object() ? rope : config, "rope_theta", 1e7, problems);
   out.block_size = number<int32_t>(config, "block_size", 0, problems);
   out.mask_token = number<int32_t>(config, "mask_token_id", -1, problems);
   if (second) {

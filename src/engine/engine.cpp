@@ -136,20 +136,16 @@ class ThreadedEngine final : public Engine {
         }});
   }
 
-  /// Runs the row check where drafts may be used; the options of the rounds that follow from it.
+  /// Runs the row check, for single rows where drafts are off; the options of the rounds that follow from it.
   RoundOptions check_and_narrow(const EngineOptions& options) {
     RoundOptions rounds{.lanes = plan_.lanes,
                         .prefill_rows = std::min(options.prefill_rows, forward_.most_rows()),
                         .window_rows = std::clamp(options.window_rows, 1, forward_.most_logit_rows()),
                         .decode_share = options.decode_share};
     if (!options.drafts) rounds.window_rows = 1;
-    if (rounds.window_rows > 1) {
-      const RowCheckResult result = check_rows(pool_, forward_, rounds.window_rows);
-      if (!result.problem.empty()) {
-        rounds.window_rows = result.exact_rows;
-        status_.drafts_off_reason = result.problem;
-      }
-    }
+    const RowCheckResult result = check_rows(pool_, forward_, rounds.window_rows);
+    rounds.window_rows = std::min(rounds.window_rows, result.exact_rows);
+    status_.drafts_off_reason = result.problem;
     status_.window_rows = rounds.window_rows;
     return rounds;
   }

@@ -1,6 +1,7 @@
 #include "engine/fuzz_story.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/digest.h"
 #include "base/error.h"
@@ -16,6 +17,7 @@ FuzzProbe::FuzzProbe(CachePool& pool, ForwardRunner& forward)
 
 uint64_t FuzzProbe::logits(int32_t logit_row) {
   forward_.read_logits(logit_row, 1, row_);
+  finite_ = std::all_of(row_.begin(), row_.end(), [](float value) { return std::isfinite(value); });
   return digest_of(std::as_bytes(std::span(row_)));
 }
 
@@ -73,6 +75,11 @@ void record_story(FuzzStory& story, CachePool& pool, ForwardRunner& forward) {
     forward.run(std::span(&window, 1));
     ++lane.committed;
     story.logits.push_back(probe.logits(0));
+    // NaN agrees with itself bit for bit: no schedule would ever differ.
+    if (!probe.finite()) {
+      fail(ErrorKind::corrupt_file, "the model computes NaN or infinity behind {} tokens: its weights are damaged",
+           lane.committed);
+    }
     story.states.push_back(probe.state(lane));
   }
   for (size_t j = 0; (j + 1) * static_cast<size_t>(pool.page_tokens()) <= story.tokens.size(); ++j) {

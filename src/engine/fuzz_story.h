@@ -25,6 +25,8 @@ class FuzzProbe {
  public:
   FuzzProbe(CachePool& pool, ForwardRunner& forward);
   uint64_t logits(int32_t logit_row);
+  /// Whether the logits read last were numbers, none of them NaN or infinite.
+  [[nodiscard]] bool finite() const { return finite_; }
   uint64_t state(const CacheLane& lane);
   uint64_t page(int32_t page);
   /// Fills every free page and slot with NaN, so that nothing unwritten can pass for something.
@@ -34,6 +36,7 @@ class FuzzProbe {
   CachePool& pool_;
   ForwardRunner& forward_;
   std::vector<float> row_;
+  bool finite_ = true;
   std::vector<std::byte> state_;
   std::vector<std::byte> page_;
 };

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <cmath>
 #include <cstring>
+#include <optional>
 #include <vector>
 
 #include <fmt/format.h>
@@ -16,6 +19,16 @@ constexpr int32_t prompt_tokens = 48;
 constexpr std::array<int32_t, 9> widths = {2, 3, 4, 6, 8, 12, 16, 32, 64};
 // The reference for rows behind these: windows of so many rows, once those are known to be exact.
 constexpr int32_t narrow = 16;
+// Windows up to so many rows are always tried; wider ones while the check is expected to end within this time. What was
+// not tried is not used.
+constexpr int32_t always_tried = 8;
+constexpr double most_seconds = 2.0;
+// Enough to see whether logits are numbers, where no window is wanted.
+constexpr size_t few_tokens = 4;
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 /// A lane that gives its pages back.
 class ScopedLane {
@@ -48,20 +61,34 @@ class RowCheck {
 
   RowCheckResult run() {
     RowCheckResult result;
-    feed_singles();
     ScopedLane lane(pool_);
     lane.reserve(prompt_tokens + widest_ + 2);
+    if (widest_ < 2) {
+      feed(lane, std::span<const int32_t>(prompt_).first(few_tokens), WantedLogits::last);
+      read_finite(0);
+      return result;
+    }
+    const Clock::time_point start = Clock::now();
     feed(lane, prompt_, WantedLogits::none);
+    prompt_seconds_ = seconds_since(start);
+    bool in_time = true;
     for (const int32_t width : widths) {
-      if (width > widest_) break;
-      if (width > narrow) feed_narrow(width);
+      in_time = width <= always_tried || seconds_since(start) + seconds_of(width) <= most_seconds;
+      if (width > widest_ || !in_time) break;
+      if (width > narrow) {
+        single_lane_.reset();
+        feed_narrow(width);
+      } else {
+        feed_singles(static_cast<size_t>(width) + 1);
+      }
       if (!chain_is_exact(lane, width)) {
         result.problem = fmt::format("a window of {} rows gives other bits than single rows", width);
         return result;
       }
       result.exact_rows = width;
     }
-    if (widest_ < 2) return result;
+    if (in_time) result.exact_rows = widest_;
+    single_lane_.reset();
     if (!tree_is_exact(lane)) {
       result = {.exact_rows = 1, .problem = "a tree of drafts gives other bits than single rows"};
     } else if (!neighbours_are_exact(lane)) {
@@ -110,16 +137,35 @@ class RowCheck {
     return std::memcmp(logits.data(), expected.data(), logits.size() * sizeof(float)) == 0;
   }
 
-  /// The reference: rows one at a time, each committed.
-  void feed_singles() {
-    ScopedLane lane(pool_);
-    lane.reserve(prompt_tokens + widest_ + 1);
-    feed(lane, prompt_, WantedLogits::none);
-    const auto few = static_cast<size_t>(std::min(widest_, narrow) + 1);
-    for (const int32_t& token : std::span<const int32_t>(next_).first(few)) {
-      feed(lane, {&token, 1}, WantedLogits::all);
-      singles_.push_back(read(0));
+  /// A row of the reference. Weights with NaN or infinity in them must not pass as weights that agree with themselves.
+  [[nodiscard]] Logits read_finite(int32_t logit_row) {
+    Logits logits = read(logit_row);
+    if (!std::all_of(logits.begin(), logits.end(), [](float value) { return std::isfinite(value); }))
+      fail(ErrorKind::corrupt_file, "the model computes NaN or infinity: its weights are damaged");
+    return logits;
+  }
+
+  /// Adds to the reference until it has `rows` rows: one at a time, each committed.
+  void feed_singles(size_t rows) {
+    if (!single_lane_) {
+      single_lane_.emplace(pool_);
+      single_lane_->reserve(prompt_tokens + widest_ + 1);
+      feed(*single_lane_, prompt_, WantedLogits::none);
     }
+    const Clock::time_point start = Clock::now();
+    const size_t known = singles_.size();
+    while (singles_.size() < rows) {
+      feed(*single_lane_, {&next_[singles_.size()], 1}, WantedLogits::all);
+      singles_.push_back(read_finite(0));
+    }
+    if (rows > known) single_seconds_ = seconds_since(start) / static_cast<double>(rows - known);
+  }
+
+  /// What a chain of `width` rows and its reference will take, at no more than what rows took so far.
+  [[nodiscard]] double seconds_of(int32_t width) const {
+    const double chain = chain_seconds_ * width / chain_rows_;
+    if (width <= narrow) return chain + single_seconds_ * (width + 1 - static_cast<double>(singles_.size()));
+    return 2.0 * chain + prompt_seconds_;
   }
 
   /// Adds the reference of rows up to `rows`, by kept windows of `narrow` rows.
@@ -133,17 +179,20 @@ class RowCheck {
       const auto tokens = next.subspan(static_cast<size_t>(first), static_cast<size_t>(count));
       feed(lane, tokens, WantedLogits::all);
       for (int32_t row = 0; row < count; ++row) {
-        if (static_cast<size_t>(first + row) >= singles_.size()) singles_.push_back(read(row));
+        if (static_cast<size_t>(first + row) >= singles_.size()) singles_.push_back(read_finite(row));
       }
     }
   }
 
   bool chain_is_exact(ScopedLane& lane, int32_t width) {
     const auto tokens = std::span<const int32_t>(next_).first(static_cast<size_t>(width));
+    const Clock::time_point start = Clock::now();
     propose(lane, tokens);
     for (int32_t row = 0; row < width; ++row) {
       if (!equal(row, singles_[static_cast<size_t>(row)])) return false;
     }
+    chain_seconds_ = seconds_since(start);
+    chain_rows_ = width;
     return true;
   }
 
@@ -182,7 +231,12 @@ class RowCheck {
   int32_t widest_;
   std::vector<int32_t> prompt_;
   std::vector<int32_t> next_;
+  std::optional<ScopedLane> single_lane_;  ///< behind the last row of singles_, while they are fed one by one
   std::vector<Logits> singles_;
+  double prompt_seconds_ = 0.0;
+  double single_seconds_ = 0.0;
+  double chain_seconds_ = 0.0;  ///< of the last chain, of chain_rows_ rows
+  int32_t chain_rows_ = 1;
 };
 
 }  // namespace

@@ -71,9 +71,11 @@ std::vector<std::string> ConfigFields::texts(const char* name) {
   return texts;
 }
 
-const json* ConfigFields::object(const char* name) const {
+const json* ConfigFields::object(const char* name) {
   const json* value = find(name);
-  return value != nullptr && value->is_object() ? value : nullptr;
+  if (value == nullptr || value->is_object()) return value;
+  refuse(name, "an object");
+  return nullptr;
 }
 
 void ConfigFields::serve(const char* name, bool served) {

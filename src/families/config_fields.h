@@ -25,8 +25,8 @@ class ConfigFields {
   std::string text(const char* name, const std::string& fallback);
   /// A list of strings; empty where it is absent.
   std::vector<std::string> texts(const char* name);
-  /// A nested object, or null.
-  [[nodiscard]] const nlohmann::json* object(const char* name) const;
+  /// A nested object; null where it is absent, and a problem too where it is anything else.
+  [[nodiscard]] const nlohmann::json* object(const char* name);
   /// A problem unless `served`: the field has a value that this family's forward does not cover.
   void serve(const char* name, bool served);
 

@@ -1,6 +1,7 @@
 #include "families/inventory.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "base/error.h"
@@ -8,6 +9,8 @@
 
 namespace tensorfold::families {
 namespace {
+
+constexpr size_t kMostShown = 20;
 
 /// The shape without dimensions of 1: a convolution's [C, 1, K] and [C, K, 1] hold the same values in the same order.
 std::vector<int64_t> squeezed(std::span<const int64_t> shape) {
@@ -57,7 +60,10 @@ std::vector<std::string> check_names(const std::set<std::string>& known, std::sp
       notes.push_back(rule->note);
     }
   }
-  if (!unknown.empty()) problems.add("unknown tensors {}", fmt::join(unknown, ", "));
+  if (unknown.empty()) return notes;
+  const size_t shown = std::min(unknown.size(), kMostShown);
+  const std::string rest = shown < unknown.size() ? fmt::format(" and {} more", unknown.size() - shown) : "";
+  problems.add("unknown tensors {}{}", fmt::join(std::span(unknown).first(shown), ", "), rest);
   return notes;
 }
 
@@ -196,6 +202,8 @@ std::vector<float> WeightLoader::values(const std::string& name) {
   store_.read(*tensor, 0, bytes);
   std::vector<float> values(tensor->bytes / static_cast<uint64_t>(format::size_of(tensor->type)));
   format::widen(tensor->type, bytes, values);
+  if (!std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); }))
+    fail(ErrorKind::corrupt_file, "{} holds NaN or infinity: the file is damaged", name);
   return values;
 }
 

@@ -9,6 +9,9 @@
 
 namespace tensorfold::families {
 
+/// The note about an output head that a checkpoint holds beside tied embeddings.
+inline constexpr const char* kUnusedHead = "the checkpoint's lm_head is not used: its config ties it to the embedding";
+
 class TensorList {
  public:
   /// `norm_center`: what norm weights lie around in synthetic checkpoints, 1, or 0 where files hold w of 1 + w.

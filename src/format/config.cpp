@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include "base/file.h"
+#include "base/presence.h"
 #include "format/json_file.h"
 
 namespace tensorfold::format {
@@ -33,31 +33,48 @@ void add_config_end_tokens(const json& config, std::vector<int32_t>& tokens, Pro
   if (&text != &config) add_end_tokens(text, "config.json", tokens, problems);
 }
 
+/// End tokens that the vocabulary does not have would never end a reply.
+void check_end_tokens(const json& config, const std::vector<int32_t>& tokens, ProblemList& problems) {
+  const auto size = text_config(config).find("vocab_size");
+  if (size == text_config(config).end() || !size->is_number_integer()) return;
+  for (const int32_t token : tokens) {
+    if (*size > 0 && *size <= token)
+      problems.add("the eos_token_id {} is not in the vocabulary of {} tokens", token, size->get<int64_t>());
+  }
+}
+
 void sort_unique(std::vector<int32_t>& tokens) {
   std::sort(tokens.begin(), tokens.end());
   tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
 }
 
+/// A number in [least, most].
 template <typename Value>
-std::optional<Value> read_number(const json& object, const char* name, ProblemList& problems) {
+std::optional<Value> read_number(const json& object, const char* name, double least, double most,
+                                 ProblemList& problems) {
   const auto found = object.find(name);
   if (found == object.end() || found->is_null()) return std::nullopt;
   const double value = found->is_number() ? found->get<double>() : -1.0;
-  if (value < 0.0 || value > 1e9) {
-    problems.add("generation_config.json has the {} {}", name, printable_json(*found));
+  if (!(value >= least && value <= most)) {
+    problems.add("generation_config.json has the {} {}, not a number from {} to {}", name, printable_json(*found),
+                 least, most);
     return std::nullopt;
   }
   return static_cast<Value>(value);
 }
 
 void read_sampling(const json& object, GenerationDefaults& defaults, ProblemList& problems) {
-  defaults.temperature = read_number<double>(object, "temperature", problems);
-  defaults.top_k = read_number<int32_t>(object, "top_k", problems);
-  defaults.top_p = read_number<double>(object, "top_p", problems);
-  defaults.min_p = read_number<double>(object, "min_p", problems);
-  defaults.repetition_penalty = read_number<double>(object, "repetition_penalty", problems);
+  constexpr double kMost = 1e9;
+  defaults.temperature = read_number<double>(object, "temperature", 0.0, kMost, problems);
+  defaults.top_k = read_number<int32_t>(object, "top_k", 0.0, kMost, problems);
+  defaults.top_p = read_number<double>(object, "top_p", 0.0, 1.0, problems);
+  defaults.min_p = read_number<double>(object, "min_p", 0.0, 1.0, problems);
+  defaults.repetition_penalty = read_number<double>(object, "repetition_penalty", 1e-3, kMost, problems);
   const auto do_sample = object.find("do_sample");
-  if (do_sample == object.end()) return;
+  if (do_sample == object.end() || do_sample->is_null()) return;
+  if (!do_sample->is_boolean()) {
+    problems.add("generation_config.json has the do_sample {}, not true or false", printable_json(*do_sample));
+  }
   if (*do_sample == false) defaults.temperature = 0.0;
   if (*do_sample == true && !defaults.temperature) defaults.temperature = 1.0;
 }
@@ -81,6 +98,9 @@ CheckpointConfig load_config(const std::filesystem::path& directory) {
   CheckpointConfig config;
   ProblemList problems;
   config.json = read_json_object(directory / "config.json", kLargestConfig, problems);
+  const auto text = config.json.find("text_config");
+  if (text != config.json.end() && !text->is_null() && !text->is_object())
+    problems.add("config.json: text_config is {}, not an object", printable_json(*text));
   std::vector<int32_t>& tokens = config.generation.end_tokens;
   add_config_end_tokens(config.json, tokens, problems);
   if (const auto path = directory / "generation_config.json"; has_file(path)) {
@@ -89,6 +109,7 @@ CheckpointConfig load_config(const std::filesystem::path& directory) {
     read_sampling(generation, config.generation, problems);
   }
   sort_unique(tokens);
+  check_end_tokens(config.json, tokens, problems);
   if (!tokens.empty()) config.json["eos_token_id"] = tokens;
   problems.throw_if_any(ErrorKind::corrupt_file, directory.string());
   return config;

@@ -76,6 +76,7 @@ class HeaderReader {
         return back_to(Place::metadata_value);
       case Place::tensor:
         field_ = value;
+        if (is_given()) return refuse("given twice");
         return back_to(Place::tensor_value);
       default:
         return refuse("a key");
@@ -97,6 +98,13 @@ class HeaderReader {
   }
 
  private:
+  /// Whether the current entry has this field already.
+  [[nodiscard]] bool is_given() const {
+    const Claim& claim = claims.back();
+    return (field_ == "dtype" && claim.type) || (field_ == "shape" && claim.shape) ||
+           (field_ == "data_offsets" && claim.offsets);
+  }
+
   enum class Place { start, top, top_value, metadata, metadata_value, tensor, tensor_value, numbers, end };
 
   bool back_to(Place place) {
@@ -105,6 +113,7 @@ class HeaderReader {
   }
   bool refuse(const std::string& what) {
     switch (place_) {
+      case Place::tensor:
       case Place::tensor_value:
       case Place::numbers:
         failure = fmt::format("tensor {}: {} cannot be {}", printable(key_), printable(field_), what);
@@ -178,6 +187,24 @@ void check_apart(const std::vector<TensorInfo>& tensors, std::string_view file, 
   }
 }
 
+/// The format leaves no byte to nobody, so that a header of the wrong length cannot shift all data unseen.
+void check_no_holes(const std::vector<TensorInfo>& tensors, uint64_t data_start, uint64_t file_bytes,
+                    std::string_view file, ProblemList& problems) {
+  std::vector<std::pair<uint64_t, uint64_t>> spans;  // offset and bytes
+  for (const TensorInfo& tensor : tensors) spans.emplace_back(tensor.offset, tensor.bytes);
+  std::sort(spans.begin(), spans.end());
+  uint64_t at = data_start;
+  for (const auto& [offset, bytes] : spans) {
+    if (offset > at) {
+      problems.add("{}: bytes {} to {} belong to no tensor (a damaged header?)", file, at, offset);
+      return;
+    }
+    at = std::max(at, offset + bytes);
+  }
+  if (at < file_bytes)
+    problems.add("{}: {} bytes behind the last tensor belong to none (a damaged header?)", file, file_bytes - at);
+}
+
 void check_unique(const std::vector<Claim>& claims, std::string_view file, ProblemList& problems) {
   std::vector<std::string_view> names;
   for (const Claim& claim : claims) names.push_back(claim.name);
@@ -192,6 +219,7 @@ void check_unique(const std::vector<Claim>& claims, std::string_view file, Probl
 SafetensorsHeader parse_safetensors_header(std::string_view text, uint64_t data_start, uint64_t file_bytes,
                                            std::string_view file_name, ProblemList& problems) {
   check(data_start <= file_bytes, "the data of a safetensors file starts inside it");
+  const size_t known = problems.all().size();
   HeaderReader reader;
   if (!Json::sax_parse(text.begin(), text.end(), &reader)) {
     problems.add("{}: {}", file_name, reader.failure);
@@ -204,6 +232,8 @@ SafetensorsHeader parse_safetensors_header(std::string_view text, uint64_t data_
     if (tensor) header.tensors.push_back(std::move(*tensor));
   }
   check_apart(header.tensors, file_name, problems);
+  // What was not believed leaves holes of its own.
+  if (problems.all().size() == known) check_no_holes(header.tensors, data_start, file_bytes, file_name, problems);
   header.metadata = std::move(reader.metadata);
   return header;
 }

@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/presence.h"
 #include "format/json_file.h"
 #include "format/safetensors_header.h"
 

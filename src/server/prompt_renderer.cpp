@@ -88,7 +88,7 @@ const text::CallFormat* PromptRenderer::call_format() const {
 
 Prompt PromptRenderer::render(const Json& messages, const Json& tools, const RenderSettings& settings) const {
   if (!template_) {
-    throw bad_request("this model has no chat template; use /v1/completions", "messages");
+    throw bad_request("this model has no chat template: use /v1/completions, or generate --raw", "messages");
   }
   Json arguments = settings.arguments;
   arguments["enable_thinking"] = settings.thinking;

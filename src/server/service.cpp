@@ -66,7 +66,8 @@ Service::~Service() { pool_.stop(); }
 
 std::string Service::answering_name(const Json& body) const {
   const Json* asked = member(body, "model");
-  if (asked != nullptr && asked->is_string()) {
+  if (asked != nullptr) {
+    if (!asked->is_string()) throw bad_request("model must be a string", "model");
     const auto& name = asked->get_ref<const std::string&>();
     if (std::find(options_.names.begin(), options_.names.end(), name) != options_.names.end()) return name;
   }

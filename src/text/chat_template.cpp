@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/presence.h"
 #include "base/utf8.h"
 #include "text/chat_messages.h"
 
@@ -80,6 +81,30 @@ Value make_variables(const ChatRequest& request, const SpecialTokenTexts& specia
   return Value::dict(std::move(entries));
 }
 
+/// Bytes of a request's texts and, roughly, of what holds them.
+std::size_t request_bytes(const Value& value) {
+  std::size_t bytes = 16;
+  if (value.is_string()) bytes += value.text().size();
+  if (value.is_sequence()) {
+    for (const Value& item : value.sequence().items) bytes += request_bytes(item);
+  }
+  if (value.is_dict()) {
+    for (const auto& [key, item] : value.dict().entries()) bytes += request_bytes(key) + request_bytes(item);
+  }
+  return bytes;
+}
+
+/// What a rendering may use, by its request's bytes: real templates take a few steps for each, and a hostile one is
+/// refused within about a second.
+jinja::RenderLimits render_limits(std::size_t bytes) {
+  const jinja::RenderLimits most;
+  jinja::RenderLimits limits;
+  limits.steps = std::min<std::uint64_t>(most.steps, 3'000'000 + 50 * bytes);
+  limits.text = std::min<std::size_t>(most.text, (8U << 20) + 8 * bytes);
+  limits.memory = std::min<std::size_t>(most.memory, (64U << 20) + 64 * bytes);
+  return limits;
+}
+
 bool has_tools(const ChatRequest& request) {
   return request.tools.is_list() && !request.tools.sequence().items.empty();
 }
@@ -115,7 +140,9 @@ ChatTemplate::ChatTemplate(std::string source, SpecialTokenTexts special_tokens,
     ChatRequest request;
     request.add_generation_prompt = false;
     request.tools = tools;
-    return template_for(request).render(make_variables(request, special_tokens_, messages)).str();
+    jinja::RenderLimits limits = render_limits(0);
+    limits.steps /= 10;  // several trials, all of them short
+    return template_for(request).render(make_variables(request, special_tokens_, messages), {{}, limits}).str();
   };
   traits_ = find_template_traits(tool_use_source ? source_ + *tool_use_source : source_, trial);
 }
@@ -138,7 +165,7 @@ ChatTemplate ChatTemplate::load(const std::filesystem::path& directory) {
 
 MarkedText ChatTemplate::render_text(const ChatRequest& request) const {
   const Value variables = make_variables(request, special_tokens_, normalise_messages(request.messages, traits_));
-  return template_for(request).render(variables, {request.now, {}});
+  return template_for(request).render(variables, {request.now, render_limits(request_bytes(variables))});
 }
 
 const jinja::Template& ChatTemplate::template_for(const ChatRequest& request) const {

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/presence.h"
 #include "text/tokenizer_json.h"
 #include "text/tokenizer_state.h"
 

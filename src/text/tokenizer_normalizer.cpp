@@ -14,6 +14,15 @@ namespace {
 
 constexpr int deepest_nesting = 32;
 
+// Real normalizers at most triple a text.
+void check_growth(std::size_t before, std::size_t after) {
+  constexpr std::size_t most_times = 32;
+  constexpr std::size_t slack = 1 << 16;
+  if (after > most_times * before + slack) {
+    fail(ErrorKind::corrupt_file, "tokenizer.json: the normalizer makes a text more than {} times as long", most_times);
+  }
+}
+
 // Writes the next version of a text from stretches of the old one.
 class Rewriter {
  public:
@@ -26,6 +35,7 @@ class Rewriter {
 
   void replace(std::size_t begin, std::size_t end, std::string_view with) {
     result_.text += with;
+    check_growth(source_.text.size(), result_.text.size());
     if (!source_.tracked) return;
     const bool all = std::all_of(mark(begin), mark(end), [](std::uint8_t flag) { return flag != 0; });
     result_.trust.resize(result_.text.size(), all ? 1 : 0);
@@ -166,7 +176,11 @@ class Sequence final : public Normalizer {
  public:
   explicit Sequence(std::vector<std::unique_ptr<const Normalizer>> steps) : steps_(std::move(steps)) {}
   void apply(MarkedText& text) const override {
-    for (const auto& step : steps_) step->apply(text);
+    const std::size_t before = text.text.size();
+    for (const auto& step : steps_) {
+      step->apply(text);
+      check_growth(before, text.text.size());
+    }
   }
 
  private:

@@ -33,7 +33,10 @@ bool is_script(std::string_view name) {
 }
 
 [[noreturn]] void refuse(std::string_view pattern, std::string_view what) {
-  fail(ErrorKind::unsupported, "tokenizer.json: the regular expression '{}' {}", pattern, what);
+  std::size_t shown = std::min<std::size_t>(pattern.size(), 200);
+  while (shown > 0 && shown < pattern.size() && (static_cast<unsigned char>(pattern[shown]) & 0xC0U) == 0x80U) --shown;
+  fail(ErrorKind::unsupported, "tokenizer.json: the regular expression '{}{}' {}", pattern.substr(0, shown),
+       shown < pattern.size() ? "…" : "", what);
 }
 
 // Rewrites what Oniguruma and PCRE2 read differently, and refuses what cannot be rewritten simply.

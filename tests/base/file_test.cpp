@@ -9,6 +9,7 @@
 
 #include "base/console.h"
 #include "base/error.h"
+#include "base/presence.h"
 
 namespace tensorfold {
 namespace {

@@ -160,8 +160,20 @@ TEST_F(Layouts, TiedEmbeddingsAreTheHead) {
   const std::vector<float> expected = logits(untied);
   config_["text_config"]["tie_word_embeddings"] = true;
   EXPECT_EQ(logits(untied), expected);  // the copy is ignored
+  EXPECT_THAT(load(untied).notes, ElementsAre(HasSubstr("lm_head is not used")));
   untied.erase("language_model.lm_head.weight");
   EXPECT_EQ(logits(untied), expected);
+}
+
+TEST_F(Layouts, AVectorWithNaNIsRefusedByName) {
+  auto written = tensors();
+  written["language_model.model.norm.weight"].data.replace(0, 2, "\xC0\x7F");  // bf16 NaN
+  try {
+    load(written);
+    ADD_FAILURE() << "loaded";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("norm.weight holds NaN or infinity"));
+  }
 }
 
 TEST_F(Layouts, VisionIsSkippedWithANoteAndAMissingMtpHeadIsNoted) {

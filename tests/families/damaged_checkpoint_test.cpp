@@ -60,9 +60,23 @@ void rename_tensor(Parts& parts, const std::string& from, const std::string& to)
   parts.index["weight_map"][to] = "model.safetensors";
 }
 
+/// Moves the tensors' bytes together: the format leaves none to nobody.
+void close_holes(Parts& parts) {
+  std::string data;
+  for (auto& [name, tensor] : parts.header.items()) {
+    if (name == "__metadata__") continue;
+    const size_t begin = tensor["data_offsets"][0];
+    const size_t end = tensor["data_offsets"][1];
+    tensor["data_offsets"] = {data.size(), data.size() + end - begin};
+    data += parts.data.substr(begin, end - begin);
+  }
+  parts.data = data;
+}
+
 void remove_tensor(Parts& parts, const std::string& name) {
   parts.header.erase(name);
   parts.index["weight_map"].erase(name);
+  close_holes(parts);
 }
 
 /// Cuts the first dimension, and the tensor's bytes with it.
@@ -73,6 +87,7 @@ void shorten(Parts& parts, const std::string& name) {
   const int64_t end = tensor["data_offsets"][1];
   tensor["shape"][0] = rows - 1;
   tensor["data_offsets"][1] = end - (end - begin) / rows;
+  close_holes(parts);
 }
 
 struct Damage {
@@ -255,6 +270,15 @@ const std::vector<Damage>& corpus() {
       {"truncated",
        [](Parts& p) { p.data.resize(p.data.size() - 1); },
        {"1 bytes past the end of the file (truncated?)"}},
+      {"hole",
+       [](Parts& p) { p.header.erase(kNorm), p.index["weight_map"].erase(kNorm); },
+       {"model.safetensors: ", "belong to no"}},
+      {"many_unknown",
+       [](Parts& p) {
+         for (int i = 0; i < 1000; ++i)
+           p.header["extra" + std::to_string(i)] = {{"dtype", "U8"}, {"shape", {0}}, {"data_offsets", {0, 0}}};
+       },
+       {"unknown tensors extra", "and 980 more"}},
       {"empty_data", [](Parts& p) { p.data.clear(); }, {"past the end of the file", kNorm}},
       {"overlap",
        [](Parts& p) {

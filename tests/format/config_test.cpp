@@ -47,6 +47,22 @@ TEST(Config, MalformedFilesGiveOneLineWithEverything) {
       EXPECT_THAT(error.what(), HasSubstr(part));
     }
   }
+  const std::pair<const char*, const char*> wrong[] = {
+      {R"({"do_sample":"yes"})", "do_sample \"yes\", not true or false"},
+      {R"({"top_p":1.5})", "top_p 1.5, not a number from 0 to 1"},
+      {R"({"min_p":2})", "min_p 2, not a number from 0 to 1"},
+      {R"({"repetition_penalty":0})", "repetition_penalty 0"},
+      {R"({"eos_token_id":[3,100]})", "eos_token_id 100 is not in the vocabulary of 100 tokens"},
+  };
+  for (const auto& [generation, expected] : wrong) {
+    try {
+      load(R"({"text_config":{"vocab_size":100}})", generation);
+      ADD_FAILURE() << generation;
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr(expected));
+    }
+  }
+  EXPECT_THROW(load(R"({"text_config":"qwen"})"), Error);
   const std::string deep(3'000'000, '[');
   for (const std::string& text : {std::string(), std::string("[]"), std::string("{"), std::string("{\"a\":\"\xff\"}"),
                                   deep, "{\"eos_token_id\":" + deep + std::string(3'000'000, ']') + "}"}) {

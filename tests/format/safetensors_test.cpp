@@ -167,6 +167,13 @@ const DamagedHeader kDamagedHeaders[] = {
      "123", "tensors a and b overlap"},
     {R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",
      "12", "tensor a is described twice"},
+    {R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})", "12", "bytes 65 to 66 belong to no tensor"},
+    {R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}})",
+     "123", "belong to no tensor"},
+    {R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", "123",
+     "2 bytes behind the last tensor belong to none"},
+    {R"({"a":{"dtype":"U8","dtype":"I8","shape":[1],"data_offsets":[0,1]}})", "1", "dtype cannot be given twice"},
+    {R"({"a":{"dtype":"U8","shape":[1],"shape":[1],"data_offsets":[0,1]}})", "1", "shape cannot be given twice"},
     {"{\"a\\nb\":{\"dtype\":\"U8\",\"shape\":[9],\"data_offsets\":[0,1]}}", "1", "a\\x0ab"},
 };
 

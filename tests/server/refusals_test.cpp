@@ -34,6 +34,8 @@ TEST(Refusals, NameWhatIsMissingOrOutOfRange) {
   const Json tools = Json::array({{{"type", "function"}, {"function", {{"name", "a b"}}}}});
   EXPECT_THAT(message_of(api, "/v1/chat/completions", {{"messages", user_says("Hi")}, {"tools", tools}}),
               HasSubstr("tools[0].function.name"));
+  EXPECT_THAT(message_of(api, "/v1/chat/completions", {{"messages", user_says("Hi")}, {"model", 5}}),
+              HasSubstr("model must be a string"));
   for (const double top_p : {-5.0, 1e308, 1.01}) {
     EXPECT_THAT(message_of(api, "/v1/chat/completions", {{"messages", user_says("Hi")}, {"top_p", top_p}}),
                 HasSubstr("top_p must be between 0 and 1"));

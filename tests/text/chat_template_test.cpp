@@ -1,6 +1,7 @@
 // Chat requests to prompts: normalisation, traits of templates, origin marks and loading.
 #include "text/chat_template.h"
 
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -8,6 +9,7 @@
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "shared_data.h"
@@ -236,6 +238,66 @@ TEST(TemplateTraits, AreWhatJinja2FindsForEveryTemplate) {
     EXPECT_EQ(traits.call_format->lead, recorded["call_format"]["lead"]) << name;
     EXPECT_EQ(traits.call_format->tail, recorded["call_format"]["tail"]) << name;
   }
+}
+
+TEST(ChatTemplateLimits, AHostileTemplateIsRefusedWithinASecondOrSo) {
+  const char* sources[] = {
+      "{% for a in range(10000) %}{% for b in range(10000) %}{% for c in range(10000) %}{% endfor %}{% endfor %}"
+      "{% endfor %}",
+      "{% set ns = namespace(s='ab') %}{% for i in range(40) %}{% set ns.s = ns.s | replace('a', 'aa') | replace('b', "
+      "'bb') %}{% endfor %}{{ ns.s }}",
+  };
+  for (const char* source : sources) {
+    const auto begin = std::clock();
+    const ChatTemplate hostile(source);
+    ChatRequest request;
+    request.messages = jinja::parse_json(R"([{"role": "user", "content": "hello"}])");
+    EXPECT_THROW(static_cast<void>(hostile.render(request)), Error);
+    // Sanitizers slow it down by an order of magnitude.
+    EXPECT_LT(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC, 30.0);
+  }
+}
+
+TEST(ChatTemplateLimits, ALongConversationIsNoHostileOne) {
+  std::string messages = "[";
+  for (int i = 0; i < 3000; ++i) {
+    if (i > 0) messages += ",";
+    messages += R"({"role": ")" + std::string(i % 2 == 0 ? "user" : "assistant") +
+                R"(", "content": "some words that were said here"})";
+  }
+  ChatRequest request;
+  request.messages = jinja::parse_json(messages + "]");
+  const ChatTemplate quadratic(
+      "{% set ns = namespace(all='') %}{% for message in messages %}{% set ns.all = ns.all + message.role + "
+      "message.content %}{% for other in messages[loop.index0:loop.index0 + 100] %}{% if other.role == 'tool' %}x"
+      "{% endif %}{% endfor %}{% endfor %}{{ ns.all }}");
+  EXPECT_GT(joined_text(quadratic.render(request)).size(), 90'000U);
+}
+
+TEST(ChatTemplateFiles, AreReadOrRefusedByName) {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::temp_directory_path() / ("tensorfold-template-" + std::to_string(::getpid()));
+  fs::create_directories(folder);
+  const auto refusal = [&] {
+    try {
+      ChatTemplate::load(folder);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const fs::path file = folder / "chat_template.jinja";
+  fs::create_symlink("missing-blob", file);
+  EXPECT_NE(refusal().find("chat_template.jinja points to a missing file"), std::string::npos);
+  fs::remove(file);
+  fs::create_symlink("/dev/zero", file);
+  EXPECT_NE(refusal().find("chat_template.jinja is not a regular file"), std::string::npos);
+  fs::remove(file);
+  std::ofstream(file) << "caf\xe9";
+  EXPECT_NE(refusal().find("chat_template.jinja is not valid UTF-8"), std::string::npos);
+  fs::resize_file(file, uint64_t{1} << 40);
+  EXPECT_NE(refusal().find("at most 4194304 make sense"), std::string::npos);
+  fs::remove_all(folder);
 }
 
 TEST(TemplateTraits, EffortGoesToTheNearestNamedLevel) {

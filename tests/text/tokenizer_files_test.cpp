@@ -204,6 +204,28 @@ TEST(TokenizerConfig, AddsTheTokensThatTheFirstFileLacks) {
   EXPECT_NE(try_file(demo_text(), "[]"), "");
 }
 
+TEST(TokenizerLoad, ANormalizerThatMakesTextsEndlessIsRefusedAtOnce) {
+  json file = json::parse(demo_text());
+  const json doubling = {{"type", "Replace"}, {"pattern", {{"String", "H"}}}, {"content", "HH"}};
+  file["normalizer"] = {{"type", "Sequence"}, {"normalizers", json::array()}};
+  for (int i = 0; i < 30; ++i) file["normalizer"]["normalizers"].push_back(doubling);
+  const auto encode = [](const json& tokenizer) { return Tokenizer::parse(tokenizer.dump()).encode("H").size(); };
+  EXPECT_THROW(static_cast<void>(encode(file)), Error);
+  file["normalizer"]["normalizers"] = {doubling, doubling};
+  EXPECT_GT(encode(file), 0U);
+}
+
+TEST(TokenizerLoad, ALongRegularExpressionIsNotEchoedWhole) {
+  json file = json::parse(demo_text());
+  file["pre_tokenizer"] = {{"type", "Split"},
+                           {"pattern", {{"Regex", "(" + std::string(1'000'000, 'a')}}},
+                           {"behavior", "Isolated"},
+                           {"invert", false}};
+  const std::string message = try_file(file.dump());
+  EXPECT_LT(message.size(), 500U);
+  EXPECT_NE(message.find("aaa\u2026' "), std::string::npos) << message;
+}
+
 TEST(TokenizerLoad, AMissingFolderIsNotFound) {
   try {
     Tokenizer::load("/nonexistent");

@@ -82,8 +82,8 @@ std::vector<SkippedTensors> skipped_tensors() {
   for (const char* prefix : {"mtp", "language_model.mtp", "model.mtp"})
     skipped.push_back({prefix, "MTP tensors are skipped: this family has no MTP head here"});
   // Only outside the inventory: a copy of the tied embedding.
-  skipped.push_back({"lm_head.", ""});
-  skipped.push_back({"language_model.lm_head.", ""});
+  skipped.push_back({"lm_head.", kUnusedHead});
+  skipped.push_back({"language_model.lm_head.", kUnusedHead});
   return skipped;
 }
 

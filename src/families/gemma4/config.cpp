@@ -79,10 +79,12 @@ void read_attention(ConfigFields& fields, Config& config) {
   fields.serve("attention_bias", !fields.boolean("attention_bias", false));
 }
 
-RotaryKind read_rotary(ConfigFields& fields, const char* kind, const RotaryKind& standard) {
+/// The rotary embedding of one kind of layers; `all` is rope_parameters, or empty.
+RotaryKind read_rotary(ConfigFields& fields, const json& all, const char* kind, const RotaryKind& standard) {
   static const json none = json::object();
-  const json* all = fields.object("rope_parameters");
-  const json* own = all == nullptr ? nullptr : ConfigFields(*all).object(kind);
+  ConfigFields kinds(all);
+  const json* own = kinds.object(kind);
+  for (const std::string& problem : kinds.problems().all()) fields.problems().add("rope_parameters: {}", problem);
   ConfigFields rope(own == nullptr ? none : *own);
   RotaryKind rotary;
   rotary.theta = rope.number("rope_theta", 1.0, 1e12, standard.theta);
@@ -139,8 +141,10 @@ Config parse_config(const json& root) {
                fields.boolean("tie_word_embeddings", ConfigFields(root).boolean("tie_word_embeddings", true)));
   read_layers(fields, config);
   read_attention(fields, config);
-  config.sliding_rotary = read_rotary(fields, "sliding_attention", {10000.0, 1.0});
-  config.full_rotary = read_rotary(fields, "full_attention", {1e6, 0.25});
+  const json* rope = fields.object("rope_parameters");
+  const json& kinds = rope != nullptr ? *rope : json::object();
+  config.sliding_rotary = read_rotary(fields, kinds, "sliding_attention", {10000.0, 1.0});
+  config.full_rotary = read_rotary(fields, kinds, "full_attention", {1e6, 0.25});
   read_experts(fields, config);
   refuse_others(fields);
   fields.finish();

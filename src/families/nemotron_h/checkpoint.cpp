@@ -123,7 +123,7 @@ std::vector<TensorSpec> list_tensors(const Config& config, const Layout& layout)
 
 std::vector<SkippedTensors> skipped_tensors() {
   const std::string mtp = "MTP tensors are skipped: config.json has no MTP head of one attention and one expert layer";
-  return {{"mtp.", mtp}, {"language_model.mtp.", mtp}, {"layers.", mtp}, {"lm_head.", ""}};
+  return {{"mtp.", mtp}, {"language_model.mtp.", mtp}, {"layers.", mtp}, {"lm_head.", kUnusedHead}};
 }
 
 }  // namespace tensorfold::families::nemotron_h

@@ -91,8 +91,8 @@ std::vector<SkippedTensors> skipped_tensors() {
           {"model.language_model.mtp.", mtp},
           {"model.mtp.", mtp},
           // Only outside the inventory: a copy of a tied embedding.
-          {"lm_head.", ""},
-          {"language_model.lm_head.", ""}};
+          {"lm_head.", kUnusedHead},
+          {"language_model.lm_head.", kUnusedHead}};
 }
 
 }  // namespace tensorfold::families::qwen3_5

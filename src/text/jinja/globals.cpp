@@ -71,7 +71,8 @@ Value make_namespace(Evaluator& evaluator, const Arguments& arguments) {
 
 Value raise_exception(Evaluator& /*evaluator*/, const Arguments& arguments) {
   const auto bound = arguments.bind("raise_exception", {"message"});
-  throw TemplateRefusal(bound[0] == nullptr ? std::string() : to_text(*bound[0]).str());
+  const std::string message = bound[0] == nullptr ? std::string() : to_text(*bound[0]).str();
+  throw TemplateRefusal(message.empty() ? "the chat template refuses these messages and does not say why" : message);
 }
 
 Value format_time(Evaluator& evaluator, const Arguments& arguments) {
