@@ -10,7 +10,7 @@
 namespace tensorfold::families {
 namespace {
 
-constexpr size_t kMostShown = 20;
+constexpr size_t kMostShown = 40;
 
 /// The shape without dimensions of 1: a convolution's [C, 1, K] and [C, K, 1] hold the same values in the same order.
 std::vector<int64_t> squeezed(std::span<const int64_t> shape) {
