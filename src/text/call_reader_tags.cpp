@@ -85,8 +85,9 @@ class FunctionReader : public CallReader {
   Step read_name(std::string_view block, std::string& name) {
     const std::size_t end = block.find_first_of("><\n", position_);
     if (end == std::string_view::npos) return block.size() - position_ > longest_tag ? Step::broken : Step::more;
-    if (block[end] != '>' || end == position_) return Step::broken;
-    name = block.substr(position_, end - position_);
+    const std::size_t length = end - position_;
+    if (block[end] != '>' || length == 0 || length > longest_tag) return Step::broken;
+    name = block.substr(position_, length);
     position_ = end + 1;
     return Step::on;
   }

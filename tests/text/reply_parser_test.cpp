@@ -378,6 +378,21 @@ TEST(ReplyParser, CharactersThatAreSplitWaitForTheirRest) {
   EXPECT_EQ(cut.content, "ok\xEF\xBF\xBD") << "one replacement for one incomplete character";
 }
 
+TEST(ReplyParser, ANameTooLongForATagIsTheSameInEveryCut) {
+  for (const std::size_t length : {255U, 256U, 257U, 400U}) {
+    const std::string text =
+        "<tool_call><function=write_file><parameter=path>a</parameter><parameter=" + std::string(length, 'n') +
+        ">b</parameter></function></tool_call>";
+    for (const bool streams : {false, true}) {
+      ReplyOptions options;
+      options.stream_arguments = streams;
+      const Reply whole = parse_pieces(ReplyParser({}, write_file_tool(), options), {text});
+      EXPECT_EQ(parse_pieces(ReplyParser({}, write_file_tool(), options), bytes_of(text)), whole) << length;
+      EXPECT_EQ(whole.content.empty(), length <= 256) << length;
+    }
+  }
+}
+
 TEST(ReplyParser, RandomRepliesAreTheSameInEveryCut) {
   const std::vector<std::string> parts = {"<tool_call>",
                                           "</tool_call>",
