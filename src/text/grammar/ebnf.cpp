@@ -52,7 +52,8 @@ class Parser {
     for (const auto& [name, use] : uses_) {
       if (rules_.rules[use.first].body == nullptr) refuse_ebnf(text_, use.second, "no rule is called '" + name + "'");
     }
-    if (rules_.rules.empty()) fail(ErrorKind::invalid_request, "the grammar has no rules");
+    // Imported rules alone do not say where to begin.
+    if (first_rule_ == unbounded) fail(ErrorKind::invalid_request, "the grammar has no rules");
     const auto root = uses_.contains("root") ? uses_.find("root") : uses_.find("start");
     rules_.root = root != uses_.end() ? root->second.first : first_rule_;
     return std::move(rules_);
