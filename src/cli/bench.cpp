@@ -21,6 +21,7 @@
 #include "cli/bench_runner.h"
 #include "cli/commands.h"
 #include "cli/model_directory.h"
+#include "cli/model_options.h"
 #include "cli/synthetic_checkpoint.h"
 #include "families/checkpoint.h"
 #include "format/json_file.h"
@@ -62,6 +63,8 @@ struct Sizes {
   int32_t rows = 0;
 };
 
+constexpr int32_t kMostStreams = 1024;
+
 Sizes default_sizes(bool gpu) {
   if (gpu) {
     return {{512, 2048, 8192, 32768}, {1, 8192, 32768, 131072}, {1, 2, 4, 8, 16, 32}, {1, 2, 4, 8, 16, 32}, 2048};
@@ -88,7 +91,8 @@ std::vector<int32_t> parse_sizes(const std::vector<std::string>& texts, const ch
   std::vector<int32_t> sizes;
   for (const std::string& text : texts) {
     const bool digits = !text.empty() && text.size() < 8 && text.find_first_not_of("0123456789") == std::string::npos;
-    if (!digits || std::stoi(text) < 1) fail(ErrorKind::invalid_request, "{}: \"{}\" is no such number", option, text);
+    if (!digits || std::stoi(text) < 1)
+      fail(ErrorKind::invalid_request, "{} takes a number from 1 to 9999999, not \"{}\"", option, text);
     sizes.push_back(std::stoi(text));
   }
   return sizes;
@@ -103,6 +107,9 @@ Sizes sizes_of(const BenchOptions& options) {
   for (const int32_t window : sizes.windows) {
     if (window > BenchRunner::most_window)
       fail(ErrorKind::invalid_request, "--window: a draft window has at most {} rows", BenchRunner::most_window);
+  }
+  for (const int32_t streams : sizes.streams) {
+    if (streams > kMostStreams) fail(ErrorKind::invalid_request, "--streams must be at most {}", kMostStreams);
   }
   return sizes;
 }
@@ -256,6 +263,11 @@ void check_options(const BenchOptions& options) {
     fail(ErrorKind::invalid_request, "--save writes the weights of --synthetic");
   if (options.rows < 0 || options.drafts < 0 || !(options.peak >= 0.0))
     fail(ErrorKind::invalid_request, "--rows, --drafts and --peak-tflops must not be negative");
+  if (options.bits != 0 && (options.bits < 2 || options.bits > 8 || options.bits == 7))
+    fail(ErrorKind::invalid_request, "--bits must be 2, 3, 4, 5, 6 or 8, not {}", options.bits);
+  if (options.group != 32 && options.group != 64 && options.group != 128)
+    fail(ErrorKind::invalid_request, "--group must be 32, 64 or 128, not {}", options.group);
+  check_threads(options.threads);
   static_cast<void>(sizes_of(options));
 }
 
