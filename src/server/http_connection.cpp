@@ -17,7 +17,10 @@ namespace {
 
 constexpr size_t read_piece = size_t{64} << 10;       // bytes asked of the socket at a time
 constexpr size_t pipelined_limit = size_t{64} << 10;  // bytes of later requests kept while one is being answered
-constexpr size_t linger_limit = size_t{64} << 20;     // bytes of a refused body read before the connection is cut
+// A chunk's size with its extensions, or everything behind the last chunk. The parser takes either as a whole, so this
+// is also what a client can make us hold beside the body.
+constexpr size_t chunk_line_limit = size_t{8} << 10;
+constexpr size_t linger_limit = size_t{64} << 20;  // bytes of a refused body read before the connection is cut
 constexpr std::chrono::seconds linger_time{5};
 
 std::string lower(std::string_view text) {
@@ -36,6 +39,23 @@ std::string_view reason_phrase(int status) {
 std::string one_line(std::string value) {
   value.erase(std::remove_if(value.begin(), value.end(), [](char c) { return c == '\r' || c == '\n'; }), value.end());
   return value;
+}
+
+/// A header's value without blanks at its ends; with several headers of this name, none of them.
+std::string header_value(const http::request<http::string_body>& message, http::field field) {
+  if (message.count(field) != 1) return {};
+  const auto value = message[field];
+  return std::string(value.data(), value.size());
+}
+
+/// The absolute form of a target, as proxies are sent it, begins with a scheme and a host.
+std::string without_authority(std::string target) {
+  if (target.empty() || target.front() == '/') return target;
+  const size_t scheme = target.find("://");
+  if (scheme == std::string::npos) return target;
+  const size_t path = target.find_first_of("/?", scheme + 3);
+  if (path == std::string::npos) return "/";
+  return target[path] == '?' ? "/" + target.substr(path) : target.substr(path);
 }
 
 std::string chunk(std::string_view bytes) { return fmt::format("{:x}\r\n{}\r\n", bytes.size(), bytes); }
@@ -340,7 +360,7 @@ bool Connection::header_done() {
   head_only_ = message.method() == http::verb::head;
   const bool has_length = message.find(http::field::content_length) != message.end();
   const bool has_coding = message.find(http::field::transfer_encoding) != message.end();
-  if (has_coding && (has_length || !parser_->chunked())) {
+  if (has_coding && (has_length || lower(header_value(message, http::field::transfer_encoding)) != "chunked")) {
     refuse(400, "Transfer-Encoding must be 'chunked' alone and not beside Content-Length");
     return false;
   }
@@ -381,7 +401,10 @@ bool Connection::parse_body() {
     error_code error;
     const size_t used = parser_->put(buffer_.data(), error);
     buffer_.consume(used);
-    if (error == http::error::need_more) return false;
+    if (error == http::error::need_more) {
+      if (buffer_.size() > chunk_line_limit) refuse(431, "a chunk's extensions or the trailers are too long");
+      return false;
+    }
     if (error == http::error::body_limit) {
       refuse(413, fmt::format("the body exceeds the {} MiB limit", host_.options.body_limit >> 20));
       return false;
@@ -399,7 +422,7 @@ HttpRequest Connection::head() const {
   const auto& message = parser_->get();
   HttpRequest request;
   request.method = std::string(message.method_string());
-  const std::string target(message.target());
+  const std::string target = without_authority(std::string(message.target()));
   const size_t question = target.find('?');
   request.path = target.substr(0, question);
   if (question != std::string::npos) request.query = target.substr(question + 1);

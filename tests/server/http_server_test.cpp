@@ -134,6 +134,7 @@ TEST(HttpServer, RefusesAmbiguousAndBrokenFraming) {
         "POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\nabc\r\n0\r\n\r\n",
         "POST /echo HTTP/1.1\r\nTransfer-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc",
         "POST /echo HTTP/1.1\r\nContent-Length: -1\r\n\r\n", "POST /echo HTTP/1.1\r\nContent-Length: 3, 4\r\n\r\nabcd",
+        "POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
         "nonsense\r\n\r\n", "GET /echo HTTP/3.7\r\n\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"}) {
     RawClient client(echo.port());
     ASSERT_TRUE(client.send(wrong));
@@ -141,6 +142,37 @@ TEST(HttpServer, RefusesAmbiguousAndBrokenFraming) {
     EXPECT_EQ(reply.status, 400) << wrong;
     EXPECT_THAT(reply.head, HasSubstr("Connection: close"));
     EXPECT_EQ(client.read_all(), "") << "nothing may follow a refusal";
+  }
+}
+
+TEST(HttpServer, HoldsNoEndlessChunkExtensionsOrTrailers) {
+  Echo echo;
+  const std::string head = "POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+  const std::string piece(4096, 'a');
+  for (const std::string& start : {head + "f;", head + "3\r\nabc\r\n0;", head + "3\r\nabc\r\n0\r\nX-A: "}) {
+    RawClient client(echo.port());
+    ASSERT_TRUE(client.send(start));
+    int sent = 0;
+    while (sent < 100 && client.send(piece)) {
+      ++sent;
+      if (sent == 8) std::this_thread::sleep_for(milliseconds(200));  // it has had time to answer
+    }
+    EXPECT_EQ(client.read_reply().status, 431) << start.substr(head.size());
+  }
+  std::string many;
+  for (int i = 0; i < 5000; ++i) many += "1;name=value\r\na\r\n";
+  RawClient client(echo.port());
+  ASSERT_TRUE(client.send(head + many + "0;last\r\nX-Trailer: 1\r\n\r\n"));
+  EXPECT_EQ(client.read_reply().body, "POST /echo? " + std::string(5000, 'a')) << "many short ones are ordinary";
+}
+
+TEST(HttpServer, ReadsTheAbsoluteFormOfATarget) {
+  Echo echo;
+  RawClient client(echo.port());
+  for (const auto& [target, path] : std::vector<std::pair<std::string, std::string>>{
+           {"http://x/echo?a=b", "/echo?a=b"}, {"http://x:80", "/?"}, {"http://x?q=1", "/?q=1"}}) {
+    ASSERT_TRUE(client.send(get(target)));
+    EXPECT_EQ(client.read_reply().body, "GET " + path + " ") << target;
   }
 }
 
