@@ -1,8 +1,10 @@
 #include "server/api_keys.h"
 
 #include <algorithm>
-#include <fstream>
+#include <cstdio>
+#include <memory>
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 
@@ -23,6 +25,12 @@ bool is_label(std::string_view text) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' ||
            c == '-';
   });
+}
+
+constexpr int64_t largest_file = int64_t{1} << 20;
+
+std::string open_to_others(const std::string& file) {
+  return fmt::format("the key file {} is open to others; make its mode 0600", file);
 }
 
 bool equal(const Sha256Digest& a, const Sha256Digest& b) {
@@ -47,25 +55,52 @@ ApiKeys::ApiKeys(const std::vector<std::string>& keys, std::string_view environm
     environment.remove_prefix(comma == std::string_view::npos ? environment.size() : comma + 1);
   }
   if (!file_.empty()) {
-    read_file(from_file_);
-    struct stat status{};
-    if (::stat(file_.c_str(), &status) == 0) file_time_ = status.st_mtim;
+    seen_ = mark();
+    auto entries = read_file();
+    if (!entries) fail(ErrorKind::invalid_request, "{}", open_to_others(file_));
+    from_file_ = std::move(*entries);
   }
 }
 
 bool ApiKeys::required() const { return !file_.empty() || !fixed_.empty(); }
 
-void ApiKeys::read_file(std::vector<Entry>& entries) const {
+bool ApiKeys::FileMark::operator==(const FileMark& other) const {
+  const auto same = [](const std::timespec& a, const std::timespec& b) {
+    return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
+  };
+  return inode == other.inode && size == other.size && same(content, other.content) && same(status, other.status);
+}
+
+ApiKeys::FileMark ApiKeys::mark() const {
   struct stat status{};
-  if (::stat(file_.c_str(), &status) != 0) fail(ErrorKind::io, "the key file {} cannot be read", file_);
-  if ((status.st_mode & 077) != 0) {
-    fail(ErrorKind::invalid_request, "the key file {} is open to others; make its mode 0600", file_);
+  if (::stat(file_.c_str(), &status) != 0) return {};
+  return {status.st_ino, status.st_size, status.st_mtim, status.st_ctim};
+}
+
+std::optional<std::vector<ApiKeys::Entry>> ApiKeys::read_file() const {
+  // Not blocking: whoever puts a pipe there must not stop the server.
+  const int descriptor = ::open(file_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  if (descriptor < 0) fail(ErrorKind::io, "the key file {} cannot be read", file_);
+  const std::unique_ptr<FILE, int (*)(FILE*)> stream(::fdopen(descriptor, "r"), &std::fclose);
+  struct stat status{};
+  if (!stream || ::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
+    fail(ErrorKind::io, "the key file {} is no regular file that can be read", file_);
   }
-  std::ifstream stream(file_);
-  if (!stream) fail(ErrorKind::io, "the key file {} cannot be read", file_);
+  if ((status.st_mode & 077) != 0) return std::nullopt;
+  if (status.st_size > largest_file) fail(ErrorKind::invalid_request, "the key file {} exceeds 1 MiB", file_);
+  std::string content(static_cast<size_t>(status.st_size), '\0');
+  content.resize(std::fread(content.data(), 1, content.size(), stream.get()));
+  return entries_of(content);
+}
+
+std::vector<ApiKeys::Entry> ApiKeys::entries_of(std::string_view content) const {
+  if (content.starts_with("\xEF\xBB\xBF")) content.remove_prefix(3);
+  std::vector<Entry> entries;
   size_t number = 0;
-  for (std::string line; std::getline(stream, line);) {
-    std::string_view text = trim(line);
+  while (!content.empty()) {
+    const size_t end = content.find('\n');
+    std::string_view text = trim(content.substr(0, end));
+    content.remove_prefix(end == std::string_view::npos ? content.size() : end + 1);
     if (text.empty() || text.front() == '#') continue;
     std::string label = fmt::format("file-{}", ++number);
     if (const size_t colon = text.find(':'); colon != std::string_view::npos && is_label(trim(text.substr(0, colon)))) {
@@ -76,12 +111,21 @@ void ApiKeys::read_file(std::vector<Entry>& entries) const {
     entries.push_back({sha256(text), label});
   }
   if (entries.empty()) fail(ErrorKind::invalid_request, "the key file {} holds no key", file_);
+  return entries;
 }
 
 void ApiKeys::reload() {
   std::vector<Entry> entries;
   try {
-    if (!file_.empty()) read_file(entries);
+    if (!file_.empty()) {
+      auto read = read_file();
+      if (!read) {
+        say_line(stderr, fmt::format("tensorfold: {}; until then it is not read, and its keys of before stay",
+                                     open_to_others(file_)));
+        return;
+      }
+      entries = std::move(*read);
+    }
   } catch (const Error& failure) {
     say_line(stderr, fmt::format("tensorfold: {}; its keys are refused until it is right", failure.what()));
     entries.clear();
@@ -96,10 +140,9 @@ void ApiKeys::reload_if_changed() {
     const auto now = std::chrono::steady_clock::now();
     if (file_.empty() || now - looked_ < std::chrono::seconds(1)) return;
     looked_ = now;
-    struct stat status{};
-    const std::timespec time = ::stat(file_.c_str(), &status) == 0 ? status.st_mtim : std::timespec{};
-    if (time.tv_sec == file_time_.tv_sec && time.tv_nsec == file_time_.tv_nsec) return;
-    file_time_ = time;
+    const FileMark now_there = mark();
+    if (now_there == seen_) return;
+    seen_ = now_there;
   }
   reload();
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <ctime>
 #include <mutex>
 #include <optional>
@@ -23,7 +24,8 @@ class ApiKeys {
   [[nodiscard]] bool required() const;
   /// The label of the key, or nothing when it is not one of ours. Compares with every digest, each in constant time.
   std::optional<std::string> label_of(std::string_view key);
-  /// Reads the file again. A file that has become unreadable, too open or empty closes the server until it is right.
+  /// Reads the file again. A file that has become unreadable, malformed or empty closes the server until it is right;
+  /// one that has become open to others is not read, and its keys of before stay.
   void reload();
 
  private:
@@ -31,14 +33,25 @@ class ApiKeys {
     Sha256Digest digest;
     std::string label;
   };
+  /// What changes when a file does, whatever its time of change is made to say.
+  struct FileMark {
+    uint64_t inode = 0;
+    int64_t size = -1;
+    std::timespec content{};
+    std::timespec status{};
+    bool operator==(const FileMark& other) const;
+  };
   void reload_if_changed();
-  void read_file(std::vector<Entry>& entries) const;
+  [[nodiscard]] FileMark mark() const;
+  /// Nothing: the file is open to others. Throws Error for one that is of no use.
+  [[nodiscard]] std::optional<std::vector<Entry>> read_file() const;
+  [[nodiscard]] std::vector<Entry> entries_of(std::string_view content) const;
 
   mutable std::mutex mutex_;
   std::vector<Entry> fixed_;
   std::vector<Entry> from_file_;
   std::string file_;
-  std::timespec file_time_{};
+  FileMark seen_;
   std::chrono::steady_clock::time_point looked_{};
 };
 

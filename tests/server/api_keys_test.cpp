@@ -88,15 +88,54 @@ TEST_F(KeyFile, IsReadAgainWhenItChangesAndClosesTheServerWhileItIsWrong) {
   ::testing::internal::CaptureStderr();
   write("new-key\n", 0644);
   keys.reload();  // what a signal does: at once
-  EXPECT_FALSE(keys.label_of("new-key"));
-  EXPECT_TRUE(keys.required()) << "closed, not open";
+  EXPECT_TRUE(keys.label_of("new-key")) << "what was read while the file was right stays";
+  write("other-key\n", 0644);
+  wait_for_a_look();
+  EXPECT_FALSE(keys.label_of("other-key")) << "a file that others can write is not read";
   write("");
   wait_for_a_look();
   EXPECT_FALSE(keys.label_of("new-key"));
+  EXPECT_TRUE(keys.required()) << "closed, not open";
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), ::testing::AllOf(HasSubstr("0600"), Not(HasSubstr("new-key"))));
   write("last-key\n");
   wait_for_a_look();
   EXPECT_TRUE(keys.label_of("last-key"));
+}
+
+TEST_F(KeyFile, ThatIsOpenedToOthersIsNoticedAndOneThatHidesItsChangeToo) {
+  write("old-key\n");
+  ApiKeys keys({}, "", path_.string());
+  ::testing::internal::CaptureStderr();
+  ASSERT_EQ(::chmod(path_.c_str(), 0644), 0);
+  wait_for_a_look();
+  EXPECT_TRUE(keys.label_of("old-key"));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("open to others"));
+  const auto time = std::filesystem::last_write_time(path_);
+  ASSERT_EQ(::chmod(path_.c_str(), 0600), 0);
+  std::ofstream(path_) << "new-key\n";
+  std::filesystem::last_write_time(path_, time);
+  wait_for_a_look();
+  EXPECT_TRUE(keys.label_of("new-key"));
+  EXPECT_FALSE(keys.label_of("old-key"));
+}
+
+TEST_F(KeyFile, ThatBecomesAPipeStopsNobody) {
+  write("old-key\n");
+  ApiKeys keys({"fixed-key"}, "", path_.string());
+  std::filesystem::remove(path_);
+  ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
+  ::testing::internal::CaptureStderr();
+  wait_for_a_look();
+  EXPECT_FALSE(keys.label_of("old-key"));
+  EXPECT_TRUE(keys.label_of("fixed-key"));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("no regular file"));
+}
+
+TEST_F(KeyFile, MayBeginWithAByteOrderMark) {
+  write("\xEF\xBB\xBFone: secret-a\r\ntwo: secret-b\r\n");
+  ApiKeys keys({}, "", path_.string());
+  EXPECT_EQ(keys.label_of("secret-a"), "one");
+  EXPECT_EQ(keys.label_of("secret-b"), "two");
 }
 
 TEST(PresentedKey, ComesFromEitherHeader) {
