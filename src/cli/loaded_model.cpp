@@ -84,7 +84,7 @@ int32_t lanes_of(const std::string& text) {
   if (text == "auto") return 0;
   constexpr int32_t kMost = 1024;
   const bool digits = !text.empty() && text.size() < 5 && text.find_first_not_of("0123456789") == std::string::npos;
-  if (!digits || std::stoi(text) > kMost)
+  if (!digits || std::stoi(text) < 1 || std::stoi(text) > kMost)
     fail(ErrorKind::invalid_request, "--parallel must be auto or a number from 1 to {}, not \"{}\"", kMost, text);
   return std::stoi(text);
 }
@@ -92,6 +92,7 @@ int32_t lanes_of(const std::string& text) {
 void check_options(const RunOptions& options) {
   if (options.context < 0) fail(ErrorKind::invalid_request, "--context must be 0 or a positive token count");
   check_threads(options.threads);
+  (void)lanes_of(options.parallel);
   if (options.prefill_rows < 1) fail(ErrorKind::invalid_request, "--prefill-rows must be at least 1");
   if (options.decode_share < 0.0 || options.decode_share > 1.0) {
     fail(ErrorKind::invalid_request, "--decode-share must lie between 0 and 1");
@@ -190,8 +191,8 @@ server::ServedModel LoadedModel::served() const {
   served.tokenizer = tokenizer.get();
   served.renderer = renderer.get();
   served.end_tokens = end_tokens;
-  served.vocabulary =
-      std::min<int64_t>(model->info().vocabulary_size, static_cast<int64_t>(tokenizer->vocabulary_size()));
+  // Ids beyond the tokenizer's are rows that the model has for padding. They can be drawn, so they can be sent back.
+  served.vocabulary = model->info().vocabulary_size;
   return served;
 }
 

@@ -79,12 +79,27 @@ int64_t seed_salt() {
   return salt;
 }
 
+/// A browser sends an origin exactly as scheme://host or scheme://host:port; nothing else could ever be equal to one.
+void check_origin(const std::string& origin) {
+  if (origin == "*" || origin == "null") return;
+  const size_t scheme = origin.find("://");
+  const bool fits = scheme != std::string::npos && scheme > 0 && scheme + 3 < origin.size() &&
+                    origin.find_first_of("/?# ,", scheme + 3) == std::string::npos;
+  if (!fits) {
+    fail(ErrorKind::invalid_request, "--cors '{}' is no origin: write https://host, https://host:port or *", origin);
+  }
+}
+
 void check_endpoint(const ServeState& state) {
   if (state.host.empty()) {
     fail(ErrorKind::invalid_request,
          "--host is empty: 127.0.0.1 lets programs of this machine in, 0.0.0.0 is every interface");
   }
   if (state.port < 0 || state.port > 65535) fail(ErrorKind::invalid_request, "--port must lie between 0 and 65535");
+  for (const std::string& alias : state.aliases) {
+    if (alias.empty()) fail(ErrorKind::invalid_request, "--alias is empty");
+  }
+  for (const std::string& origin : state.cors) check_origin(origin);
   if (state.queue < 1) fail(ErrorKind::invalid_request, "--queue must be at least 1");
 }
 
