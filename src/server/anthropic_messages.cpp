@@ -128,11 +128,10 @@ Json whole_message(const std::string& id, const CheckedRequest& checked, const C
 
 void handle_messages(Service& service, const std::shared_ptr<Exchange>& exchange, const Client& client) {
   CheckedRequest checked = service.check_chat(chat_from_messages(parse_body(exchange->request().body), false));
-  checked.id = new_id("msg_");
-  checked.label = client.label;
+  checked.origin = {new_id("msg_"), client.label, exchange->request().path};
   std::shared_ptr<ReplySink> sink;
   if (checked.fields.stream) {
-    sink = std::make_shared<MessageStream>(exchange, checked.id, checked.model, checked.prompt.ids.size());
+    sink = std::make_shared<MessageStream>(exchange, checked.origin.id, checked.model, checked.prompt.ids.size());
   } else {
     sink = std::make_shared<CollectedReply>([exchange, checked](const CollectedReply& reply) {
       HttpReply answer;
@@ -140,7 +139,7 @@ void handle_messages(Service& service, const std::shared_ptr<Exchange>& exchange
         answer.status = reply.failure->status();
         answer.body = error_body(*reply.failure, Dialect::anthropic);
       } else {
-        answer.body = dump(whole_message(checked.id, checked, reply));
+        answer.body = dump(whole_message(checked.origin.id, checked, reply));
       }
       exchange->reply(std::move(answer));
     });

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "server/api_error.h"
+#include "server/generation_fields.h"
 #include "server/structured_output.h"
 
 namespace tensorfold::server {
@@ -135,14 +136,48 @@ Json chat_messages(const Json& body) {
   return messages;
 }
 
+/// Of the tools that Anthropic defines, some are run by its servers, the others by the client.
+bool runs_at_anthropic(const std::string& type) {
+  for (const char* kind : {"web_search", "web_fetch", "code_execution", "tool_search", "mcp", "advisor"}) {
+    if (type.rfind(kind, 0) == 0) return true;
+  }
+  return false;
+}
+
+/// Fields about what other servers keep or do for a client.
+void refuse_server_side(const Json& body) {
+  for (const char* name : {"mcp_servers", "container"}) {
+    const Json* value = member(body, name);
+    const bool nothing = value == nullptr || (value->is_structured() && value->empty());
+    if (!nothing) throw bad_request(fmt::format("{} is not supported", name), name);
+  }
+  const Json* management = member(body, "context_management");
+  const Json* edits = management != nullptr ? member(*management, "edits") : nullptr;
+  if (edits == nullptr) return;
+  for (const Json& edit : *edits) {
+    const Json* type = member(edit, "type");
+    const Json* keep = member(edit, "keep");
+    const bool thinking =
+        type != nullptr && type->is_string() && type->get_ref<const std::string&>().rfind("clear_thinking_", 0) == 0;
+    if (thinking && keep != nullptr && (*keep == "all" || *keep == Json{{"type", "all"}})) continue;
+    throw bad_request(
+        "context_management: the only edit supported is clear_thinking with keep \"all\"; nothing is "
+        "dropped from a conversation here",
+        "context_management");
+  }
+}
+
 Json chat_tools(const Json& tools) {
   if (!tools.is_array()) throw bad_request("tools must be a list", "tools");
   Json offered = Json::array();
   for (const Json& tool : tools) {
     const Json* type = member(tool, "type");
     if (type != nullptr && *type != "custom") {
-      throw bad_request(fmt::format("tools of type {} run on Anthropic's servers and are not supported", dump(*type)),
-                        "tools");
+      const std::string name = type->is_string() ? type->get<std::string>() : dump(*type);
+      const char* reason = runs_at_anthropic(name) ? "run on Anthropic's servers and are not supported"
+                                                   : "have no schema here and are not supported; describe the tool "
+                                                     "as a custom one with an input_schema";
+      throw bad_request(fmt::format("tools of type '{}' {}", name, reason), "tools");
     }
     Json function;
     for (const auto& [theirs, ours] :
@@ -203,6 +238,10 @@ Json chat_from_messages(const Json& body, bool counting) {
   for (const char* name : output_format_fields) {
     if (const Json* value = member(body, name)) chat[name] = *value;
   }
+  for (const char* name : restricting_fields) {
+    if (const Json* value = member(body, name)) chat[name] = *value;
+  }
+  refuse_server_side(body);
   const auto limit = integer_field(body, "max_tokens", 1);
   if (!limit && !counting) throw bad_request("max_tokens is needed", "max_tokens");
   if (limit && !counting) chat["max_tokens"] = *limit;

@@ -49,7 +49,11 @@ std::vector<std::pair<std::string, std::string>> described(const Json& list, con
   } else if (list.is_array()) {
     for (const Json& one : list) {
       if (!one.is_string()) throw bad_request(where + " must hold strings", "questions");
-      result.emplace_back(one.get<std::string>(), "");
+      const auto& name = one.get_ref<const std::string&>();
+      const bool twice =
+          std::any_of(result.begin(), result.end(), [&](const auto& other) { return other.first == name; });
+      if (twice) throw bad_request(fmt::format("{}: '{}' stands twice", where, name), "questions");
+      result.emplace_back(name, "");
     }
   }
   if (result.size() < 2) throw bad_request(where + " must name at least two answers", "questions");
@@ -161,14 +165,36 @@ class Decisions : public std::enable_shared_from_this<Decisions> {
     first.reserve(questions_.size());
     for (const Question& question : questions_) first.push_back(question.request);
     for (size_t i = 0; i < first.size(); ++i) start_one(i, first[i]);
+    exchange_->on_gone([self = weak_from_this()] {
+      if (const auto decisions = self.lock()) decisions->client_left();
+    });
   }
 
  private:
+  void client_left() {
+    std::vector<Service::Running> running;
+    {
+      const std::lock_guard lock(mutex_);
+      if (waiting_ == 0) return;
+      summary_.left = true;
+      running.swap(running_);
+      report();
+    }
+    for (const Service::Running& one : running) one.cancel();
+  }
+
   void start_one(size_t index, const CheckedRequest& request) {
     auto sink = std::make_shared<CollectedReply>(
         [self = shared_from_this(), index](const CollectedReply& reply) { self->arrived(index, reply); });
     try {
-      service_.start(request, {std::move(sink)});
+      Service::Running running = service_.start_unreported(request, {std::move(sink)});
+      bool left = false;
+      {
+        const std::lock_guard lock(mutex_);
+        left = summary_.left;
+        if (!left) running_.push_back(running);
+      }
+      if (left) running.cancel();
     } catch (...) {
       const std::lock_guard lock(mutex_);
       failure_ = to_api_error(std::current_exception());
@@ -184,6 +210,7 @@ class Decisions : public std::enable_shared_from_this<Decisions> {
     std::vector<CheckedRequest> more;
     {
       const std::lock_guard lock(mutex_);
+      note_counts(index, reply.summary);
       if (reply.failure && !failure_) failure_ = reply.failure;
       more = take(questions_[index], reply);
       waiting_ += more.size();
@@ -191,6 +218,28 @@ class Decisions : public std::enable_shared_from_this<Decisions> {
     for (const CheckedRequest& request : more) start_one(index, request);
     const std::lock_guard lock(mutex_);
     one_less();
+  }
+
+  /// A question's prompt counts once, however many runs it takes.
+  void note_counts(size_t index, const ReplySummary& run) {
+    if (questions_[index].request.forced_token >= 0) return;
+    summary_.statistics.prompt_tokens += run.statistics.prompt_tokens;
+    summary_.statistics.cached_tokens += run.statistics.cached_tokens;
+    if (summary_.first_token < 0.0) summary_.first_token = run.first_token;
+  }
+
+  /// One line for the whole request.
+  void report() {
+    const CheckedRequest& request = questions_.front().request;
+    summary_.questions = questions_.size();
+    summary_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - request.arrival).count();
+    if (failure_) {
+      service_.log().refused(request.origin, failure_->status(), failure_->what());
+      return;
+    }
+    if (summary_.left) service_.metrics().disconnected();
+    service_.metrics().scored(summary_.statistics, {summary_.seconds, summary_.first_token});
+    service_.log().scored(request.origin, summary_);
   }
 
   /// Notes what a run has told; after the first one, the runs that are still needed.
@@ -254,6 +303,9 @@ class Decisions : public std::enable_shared_from_this<Decisions> {
   }
 
   void answer() {
+    running_.clear();
+    if (summary_.left) return;
+    report();
     if (failure_) {
       HttpReply refusal;
       refusal.status = failure_->status();
@@ -268,7 +320,7 @@ class Decisions : public std::enable_shared_from_this<Decisions> {
       prompt_tokens += question.request.prompt.ids.size();
     }
     const Json body = {
-        {"id", questions_.front().request.id},
+        {"id", questions_.front().request.origin.id},
         {"object", "decisions"},
         {"model", questions_.front().request.model},
         {"prompt_format_version", prompt_format},
@@ -286,6 +338,8 @@ class Decisions : public std::enable_shared_from_this<Decisions> {
   double temperature_;
   size_t waiting_;
   std::optional<ApiError> failure_;
+  DecisionsSummary summary_;
+  std::vector<Service::Running> running_;
 };
 
 void check_template_arguments(const Json& body) {
@@ -310,14 +364,14 @@ void handle_decisions(Service& service, const std::shared_ptr<Exchange>& exchang
         fmt::format("questions must be a list of 1 to {} questions, or an object of them by id", most_questions),
         "questions");
   }
+  service.admit();
   std::vector<Question> questions;
   const std::string id = new_id("dec_");
   for (const auto& [key, one] : asked->items()) {
     const std::string where = asked->is_array() ? fmt::format("questions[{}]", key) : "questions." + key;
     Question question = checked_question(service, body, one, where);
     question.id = asked->is_array() ? string_field(one, "id").value_or(key) : key;
-    question.request.id = id;
-    question.request.label = client.label;
+    question.request.origin = {id, client.label, exchange->request().path};
     const bool twice =
         std::any_of(questions.begin(), questions.end(), [&](const Question& other) { return other.id == question.id; });
     if (twice) throw bad_request(fmt::format("the id '{}' stands twice", question.id), "questions");

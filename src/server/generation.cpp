@@ -97,6 +97,7 @@ void Generation::receive(std::span<const int32_t> tokens, std::span<const engine
 }
 
 void Generation::finish(const engine::ReplyResult& result) {
+  plan_.place.reset();  // before the client can know
   {
     const std::lock_guard lock(mutex_);
     result_ = result;
@@ -148,6 +149,7 @@ void Generation::step() {
 
 void Generation::take(int32_t token, const engine::TokenLogprobs* logprobs) {
   summary_.tokens.push_back(token);
+  if (plan_.counted) plan_.counted(1);
   if (logprobs != nullptr) sink_->on_logprobs(*logprobs);
   const bool reasoning = text_.in_reasoning();
   const bool closed_late = text_.closed_late();
@@ -173,6 +175,7 @@ void Generation::conclude(const engine::ReplyResult& result) {
   const bool interrupted = result.reason == engine::FinishReason::cancelled && !stopped_;
   if (!cancelled) {
     if (failed || interrupted) {
+      summary_.finish_reason = failed ? "failed" : "shutdown";
       sink_->on_failure(failed
                             ? ApiError(500, "server_error", result.error.empty() ? "generation failed" : result.error)
                             : ApiError(503, "server_error", "the server is shutting down"));

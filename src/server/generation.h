@@ -27,6 +27,8 @@ struct ReplyPlan {
   ReplyTextSettings text;
   std::vector<int32_t> end_tokens;  ///< end the reply and are not text; empty with ignore_eos
   std::chrono::steady_clock::time_point arrival;
+  std::function<void(size_t tokens)> counted;  ///< told of more tokens of the reply; may be null
+  std::shared_ptr<const void> place;           ///< dropped as soon as the engine is done with the reply
 };
 
 class Generation : public std::enable_shared_from_this<Generation> {

@@ -1,6 +1,7 @@
 // The fields that say how a reply is drawn and when it ends, shared by every dialect, and the defaults they override.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -32,8 +33,10 @@ struct GenerationFields {
   float frequency_penalty = 0.0F;
   float presence_penalty = 0.0F;
   std::vector<backend::LogitBias> logit_bias;
-  std::optional<int32_t> max_tokens;  ///< absent: the default, capped by the room
+  std::optional<int32_t> max_tokens;       ///< absent: the default, capped by the room
+  std::string limit_field = "max_tokens";  ///< that set max_tokens, for messages
   std::vector<std::string> stop;
+  std::vector<int32_t> stop_tokens;  ///< end the reply as the model's own end tokens do
   bool ignore_eos = false;
   int32_t choices = 1;
   bool stream = false;
@@ -43,6 +46,35 @@ struct GenerationFields {
   engine::Priority priority = engine::Priority::foreground;
   int32_t top_logprobs = -1;  ///< -1: none
 };
+
+/// Fields that would change or restrict the reply and that every dialect must therefore honour or refuse; the
+/// translators hand them on.
+inline constexpr std::array restricting_fields = {"stop_token_ids",
+                                                  "allowed_token_ids",
+                                                  "bad_words",
+                                                  "min_tokens",
+                                                  "functions",
+                                                  "function_call",
+                                                  "chat_template",
+                                                  "continue_final_message",
+                                                  "documents",
+                                                  "include_stop_str_in_output",
+                                                  "use_beam_search",
+                                                  "truncate_prompt_tokens",
+                                                  "prompt_logprobs",
+                                                  "logits_processors",
+                                                  "logit_bias",
+                                                  "frequency_penalty",
+                                                  "presence_penalty",
+                                                  "repetition_penalty",
+                                                  "repeat_penalty",
+                                                  "web_search_options",
+                                                  "best_of",
+                                                  "echo",
+                                                  "suffix"};
+
+/// Throws ApiError (400) for the first field that asks for what is not done here.
+void refuse_unsupported_fields(const Json& body);
 
 /// Reads and checks the fields. `chat`: logprobs are a switch with top_logprobs beside it; otherwise a count. Throws
 /// ApiError (400) that names the field.

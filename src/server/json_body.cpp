@@ -133,6 +133,10 @@ std::optional<int64_t> as_integer(const Json& value) {
 }  // namespace
 
 Json parse_body(std::string_view body) {
+  // The library would take a zero byte for the end of the text.
+  if (const size_t zero = body.find('\0'); zero != std::string_view::npos) {
+    throw bad_request(fmt::format("the body is not JSON at byte {}: it holds a zero byte", zero + 1));
+  }
   check_shape(body);
   const std::string repaired = without_lone_surrogates(body);
   if (!repaired.empty()) body = repaired;

@@ -146,7 +146,43 @@ void choose(ToolSettings& settings, const std::string& name) {
   settings.name = name;
 }
 
+/// OpenAI's allowed_tools, flat as Responses has it or nested as chat has it: the offer shrinks to the named ones. The
+/// mode, which is what is left of the choice.
+Json shrink_offer(const Json& choice, ToolSettings& settings) {
+  const Json* nested = member(choice, "allowed_tools");
+  const Json& allowed = nested != nullptr ? *nested : choice;
+  const Json* tools = member(allowed, "tools");
+  if (tools == nullptr || !tools->is_array() || tools->empty()) {
+    throw bad_request("tool_choice: allowed_tools needs a non-empty list 'tools'", "tool_choice");
+  }
+  Json kept = Json::array();
+  for (const Json& tool : settings.offered) {
+    const std::string name = tool_name(tool);
+    if (std::any_of(tools->begin(), tools->end(), [&](const Json& one) { return tool_name(one) == name; })) {
+      kept.push_back(tool);
+    }
+  }
+  for (const Json& one : *tools) {
+    const std::string name = tool_name(one);
+    const bool offered =
+        std::any_of(kept.begin(), kept.end(), [&](const Json& tool) { return tool_name(tool) == name; });
+    if (!offered) {
+      throw bad_request(fmt::format("tool_choice allows '{}', which is not offered", name.empty() ? dump(one) : name),
+                        "tool_choice");
+    }
+  }
+  settings.offered = std::move(kept);
+  const std::string mode = string_field(allowed, "mode").value_or("auto");
+  if (mode != "auto" && mode != "required") {
+    throw bad_request("tool_choice: the mode of allowed_tools must be auto or required", "tool_choice");
+  }
+  return mode;
+}
+
 void read_choice(const Json& choice, ToolSettings& settings) {
+  if (const Json* kind = member(choice, "type"); kind != nullptr && *kind == "allowed_tools") {
+    return read_choice(shrink_offer(choice, settings), settings);
+  }
   const Json* type = choice.is_object() ? member(choice, "type") : &choice;
   if (type == nullptr || !type->is_string())
     throw bad_request("tool_choice must be a string or an object", "tool_choice");

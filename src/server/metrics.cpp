@@ -40,17 +40,50 @@ void Histogram::write(std::string& out, const std::string& name, const std::stri
   out += fmt::format("{0}_bucket{{le=\"+Inf\"}} {1}\n{0}_sum {2}\n{0}_count {1}\n", name, total, sum_);
 }
 
+namespace {
+
+uint64_t count(int32_t value) { return static_cast<uint64_t>(std::max(value, 0)); }
+
+}  // namespace
+
+void Metrics::drawn(size_t tokens) {
+  const std::lock_guard lock(mutex_);
+  running_tokens_ += tokens;
+}
+
+void Metrics::withdrawn(size_t tokens) {
+  const std::lock_guard lock(mutex_);
+  running_tokens_ -= tokens;
+}
+
+uint64_t Metrics::reply_tokens() const {
+  const std::lock_guard lock(mutex_);
+  return reply_tokens_ + running_tokens_;
+}
+
+void Metrics::observe(const ReplyTimes& times) {
+  latency_.observe(times.total);
+  if (times.first_token >= 0.0) first_token_.observe(times.first_token);
+}
+
+void Metrics::scored(const engine::ReplyStatistics& statistics, const ReplyTimes& times) {
+  const std::lock_guard lock(mutex_);
+  ++scored_;
+  prompt_tokens_ += count(statistics.prompt_tokens);
+  cached_tokens_ += count(statistics.cached_tokens);
+  observe(times);
+}
+
 void Metrics::finished(const engine::ReplyStatistics& statistics, const ReplyTimes& times) {
-  const auto count = [](int32_t value) { return static_cast<uint64_t>(std::max(value, 0)); };
   const std::lock_guard lock(mutex_);
   prompt_tokens_ += count(statistics.prompt_tokens);
   cached_tokens_ += count(statistics.cached_tokens);
   reply_tokens_ += count(statistics.reply_tokens);
+  running_tokens_ -= count(statistics.reply_tokens);
   rounds_ += count(statistics.rounds);
   drafted_ += count(statistics.drafted);
   accepted_ += count(statistics.accepted);
-  latency_.observe(times.total);
-  if (times.first_token >= 0.0) first_token_.observe(times.first_token);
+  observe(times);
   decode_.observe(statistics.decode_seconds);
   prefill_.observe(statistics.prefill_seconds);
 }
@@ -62,7 +95,7 @@ void Metrics::disconnected() {
 
 void Metrics::replied(const std::string& label, int status) {
   const std::lock_guard lock(mutex_);
-  ++replies_[{label, status}];
+  ++replies_[{label.empty() ? "none" : label, status}];
 }
 
 std::string Metrics::text(const engine::EngineStatus& status, size_t connections) const {
@@ -80,12 +113,12 @@ std::string Metrics::text(const engine::EngineStatus& status, size_t connections
   const std::lock_guard lock(mutex_);
   counter(prompt_tokens_, "prompt_tokens_total", "prompt_tokens_total", "Prompt tokens of finished requests.");
   counter(reply_tokens_, "generation_tokens_total", "generation_tokens_total", "Reply tokens of finished requests.");
-  gauge(std::max<int64_t>(0, static_cast<int64_t>(status.reply_tokens) - static_cast<int64_t>(reply_tokens_)),
-        "generation_tokens_running", "", "Tokens of replies that still run.");
+  gauge(running_tokens_, "generation_tokens_running", "", "Tokens of replies that still run.");
   counter(cached_tokens_, "prompt_tokens_cached_total", "", "Prompt tokens taken from kept states.");
   counter(rounds_, "decode_rounds_total", "", "Rounds of finished requests.");
   counter(drafted_, "mtp_drafted_total", "spec_decode_num_draft_tokens_total", "Drafted tokens, all drafters.");
   counter(accepted_, "mtp_accepted_total", "spec_decode_num_accepted_tokens_total", "Accepted drafts, all drafters.");
+  counter(scored_, "decisions_total", "", "Requests for decisions that were answered; they generate nothing.");
   counter(disconnections_, "client_disconnections_total", "", "Clients that left before their reply ended.");
   if (!replies_.empty()) {
     write_head(out, "tensorfold:requests_total", "counter", "HTTP replies by key label.");

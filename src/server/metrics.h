@@ -34,17 +34,29 @@ struct ReplyTimes {
 /// Thread-safe.
 class Metrics {
  public:
+  /// More tokens of a running reply.
+  void drawn(size_t tokens);
+  /// Tokens told to drawn() of a reply that is not to count.
+  void withdrawn(size_t tokens);
+  /// A reply whose every token was told to drawn() has ended.
   void finished(const engine::ReplyStatistics& statistics, const ReplyTimes& times);
+  /// A request was answered without generating anything.
+  void scored(const engine::ReplyStatistics& statistics, const ReplyTimes& times);
+  /// Reply tokens, those of running replies too.
+  [[nodiscard]] uint64_t reply_tokens() const;
   void disconnected();
-  /// A reply went out to the holder of this key label.
+  /// A reply went out to the holder of this key label; empty: to someone without a valid key.
   void replied(const std::string& label, int status);
   /// The whole exposition. `connections`: open ones.
   [[nodiscard]] std::string text(const engine::EngineStatus& status, size_t connections) const;
 
  private:
+  void observe(const ReplyTimes& times);
   mutable std::mutex mutex_;
   uint64_t prompt_tokens_ = 0;
-  uint64_t reply_tokens_ = 0;
+  uint64_t reply_tokens_ = 0;    ///< of finished replies
+  uint64_t running_tokens_ = 0;  ///< of the others
+  uint64_t scored_ = 0;
   uint64_t cached_tokens_ = 0;
   uint64_t rounds_ = 0;
   uint64_t drafted_ = 0;

@@ -97,9 +97,8 @@ Json whole_choice(size_t index, const CollectedReply& reply, const text::Tokeniz
 
 void handle_chat(Service& service, const std::shared_ptr<Exchange>& exchange, const Client& client) {
   CheckedRequest checked = service.check_chat(parse_body(exchange->request().body));
-  checked.id = new_id("chatcmpl-");
-  checked.label = client.label;
-  Heading heading{checked.id, "chat.completion", std::time(nullptr), checked.model};
+  checked.origin = {new_id("chatcmpl-"), client.label, exchange->request().path};
+  Heading heading{checked.origin.id, "chat.completion", std::time(nullptr), checked.model};
   const text::Tokenizer& tokenizer = *service.model().tokenizer;
   Service::Sinks sinks;
   if (checked.fields.stream) {

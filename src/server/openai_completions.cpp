@@ -54,9 +54,8 @@ class CompletionChoice final : public ReplySink {
 
 void handle_completion(Service& service, const std::shared_ptr<Exchange>& exchange, const Client& client) {
   CheckedRequest checked = service.check_completion(parse_body(exchange->request().body));
-  checked.id = new_id("cmpl-");
-  checked.label = client.label;
-  const Heading heading{checked.id, "text_completion", std::time(nullptr), checked.model};
+  checked.origin = {new_id("cmpl-"), client.label, exchange->request().path};
+  const Heading heading{checked.origin.id, "text_completion", std::time(nullptr), checked.model};
   const text::Tokenizer& tokenizer = *service.model().tokenizer;
   Service::Sinks sinks;
   if (checked.fields.stream) {

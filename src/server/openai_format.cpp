@@ -87,7 +87,11 @@ Json completion_logprobs(const text::Tokenizer& tokenizer, const std::vector<eng
     block["tokens"].push_back(text);
     block["token_logprobs"].push_back(token.logprob);
     Json top = Json::object();
-    for (const auto& [id, logprob] : token.top) top[readable(tokenizer, id)] = logprob;
+    // Tokens that read alike share a name: the likeliest keeps it. The drawn token is there, likely or not.
+    for (const auto& [id, logprob] : token.top) {
+      if (const std::string name = readable(tokenizer, id); !top.contains(name)) top[name] = logprob;
+    }
+    if (!token.top.empty()) top[text] = token.logprob;
     block["top_logprobs"].push_back(std::move(top));
     block["text_offset"].push_back(text_offset);
     text_offset += text.size();

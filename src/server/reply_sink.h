@@ -17,7 +17,7 @@ namespace tensorfold::server {
 
 /// How a reply ended, and its counts.
 struct ReplySummary {
-  std::string finish_reason;                 ///< "stop", "length" or "tool_calls"
+  std::string finish_reason;                 ///< "stop", "length" or "tool_calls"; "failed" or "shutdown" for the log
   std::optional<std::string> stop_sequence;  ///< the stop string that ended it
   std::vector<int32_t> tokens;               ///< through the token that ended it
   int32_t reasoning_tokens = 0;              ///< through the closing marker

@@ -14,7 +14,8 @@ namespace tensorfold::server {
 
 struct StoredResponse {
   Json response;
-  Json items;  ///< the conversation up to and including the reply, as input items
+  Json items;         ///< the conversation up to and including the reply, as input items
+  size_t inputs = 0;  ///< so many of them stood before the reply
 };
 
 /// The newest responses up to a count and a size. Thread-safe.

@@ -79,7 +79,7 @@ Json finished_response(const Draft& draft, Json output, const ReplySummary& summ
   if (draft.store) {
     Json items = draft.items;
     for (const Json& item : response["output"]) items.push_back(item);
-    store.put(draft.id, {response, std::move(items)});
+    store.put(draft.id, {response, std::move(items), draft.items.size()});
   }
   return response;
 }
@@ -255,10 +255,9 @@ void handle_response(Service& service, ResponseStore& store, const std::shared_p
   check_metadata(body);
   Draft draft;
   draft.items = conversation(body, store);
-  draft.checked = service.check_chat(chat_from_responses(body, draft.items));
+  draft.checked = service.check_chat(chat_from_responses(body, draft.items), {"input", "max_output_tokens"});
   draft.id = new_id("resp_");
-  draft.checked.id = draft.id;
-  draft.checked.label = client.label;
+  draft.checked.origin = {draft.id, client.label, exchange->request().path};
   draft.store = boolean_field(body, "store").value_or(true);
   draft.frame = frame_of(body, draft);
   const CheckedRequest checked = draft.checked;
@@ -278,19 +277,6 @@ void handle_response(Service& service, ResponseStore& store, const std::shared_p
     });
   }
   run_for(service, exchange, checked, {sink});
-}
-
-void handle_stored_response(ResponseStore& store, const std::shared_ptr<Exchange>& exchange, const std::string& id) {
-  HttpReply reply;
-  if (exchange->request().method == "DELETE") {
-    if (!store.erase(id)) throw ApiError(404, "invalid_request_error", "there is no stored response of this id");
-    reply.body = dump({{"id", id}, {"object", "response"}, {"deleted", true}});
-  } else {
-    const auto stored = store.find(id);
-    if (!stored) throw ApiError(404, "invalid_request_error", "there is no stored response of this id");
-    reply.body = dump(stored->response);
-  }
-  exchange->reply(std::move(reply));
 }
 
 }  // namespace tensorfold::server

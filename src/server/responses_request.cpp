@@ -6,14 +6,13 @@
 #include <fmt/format.h>
 
 #include "server/api_error.h"
+#include "server/generation_fields.h"
 #include "server/structured_output.h"
 
 namespace tensorfold::server {
 namespace {
 
 constexpr std::array refused_fields = {"background", "conversation", "prompt", "include", "top_logprobs"};
-constexpr std::array hosted_tools = {"web_search",           "web_search_preview", "file_search", "code_interpreter",
-                                     "computer_use_preview", "image_generation",   "mcp",         "computer"};
 
 bool is_off(const Json& value) { return value.is_null() || value == false || value == 0 || value.empty(); }
 
@@ -111,10 +110,11 @@ Json chat_tools(const Json& tools) {
   for (const Json& tool : tools) {
     const Json* type = member(tool, "type");
     if (type == nullptr || !type->is_string()) throw bad_request("every tool needs a type", "tools");
-    for (const char* hosted : hosted_tools) {
-      if (*type == hosted) throw bad_request(fmt::format("the built-in tool '{}' is not supported", hosted), "tools");
+    if (*type != "function") {
+      throw bad_request(fmt::format("tools of type '{}' are not supported; tools must be of type 'function'",
+                                    type->get<std::string>()),
+                        "tools");
     }
-    if (*type != "function") continue;  // kinds that only some clients know must not fail the request
     Json function;
     for (const char* key : {"name", "description", "parameters", "strict"}) {
       if (const Json* value = member(tool, key)) function[key] = *value;
@@ -122,26 +122,6 @@ Json chat_tools(const Json& tools) {
     offered.push_back({{"type", "function"}, {"function", std::move(function)}});
   }
   return offered;
-}
-
-/// allowed_tools: the offer shrinks to the named ones.
-void set_tool_choice(const Json& choice, Json& chat) {
-  const Json* type = choice.is_object() ? member(choice, "type") : nullptr;
-  if (type == nullptr || *type != "allowed_tools") {
-    chat["tool_choice"] = choice;
-    return;
-  }
-  const Json* allowed = member(choice, "tools");
-  if (allowed == nullptr || !allowed->is_array())
-    throw bad_request("allowed_tools needs a list of tools", "tool_choice");
-  Json kept = Json::array();
-  for (const Json& tool : chat.value("tools", Json::array())) {
-    for (const Json& one : *allowed) {
-      if (member(one, "name") != nullptr && one["name"] == tool["function"]["name"]) kept.push_back(tool);
-    }
-  }
-  chat["tools"] = std::move(kept);
-  chat["tool_choice"] = string_field(choice, "mode").value_or("auto");
 }
 
 void set_format(const Json& text, Json& chat) {
@@ -174,10 +154,13 @@ Json input_items(const Json& body) {
 Json chat_from_responses(const Json& body, const Json& items) {
   refuse_unsupported(body);
   Json chat = Json::object();
-  for (const char* same : {"model", "temperature", "top_p", "top_k", "min_p", "seed", "stream", "draft", "ignore_eos",
-                           "return_token_ids", "priority", "parallel_tool_calls", "chat_template_kwargs",
-                           "thinking_budget", "stop", "frequency_penalty", "presence_penalty", "repetition_penalty"}) {
+  for (const char* same :
+       {"model", "temperature", "top_p", "top_k", "min_p", "seed", "stream", "draft", "ignore_eos", "return_token_ids",
+        "priority", "parallel_tool_calls", "chat_template_kwargs", "thinking_budget", "stop", "tool_choice"}) {
     if (const Json* value = member(body, same)) chat[same] = *value;
+  }
+  for (const char* name : restricting_fields) {
+    if (const Json* value = member(body, name)) chat[name] = *value;
   }
   for (const char* name : output_format_fields) {
     if (const Json* value = member(body, name)) chat[name] = *value;
@@ -191,7 +174,6 @@ Json chat_from_responses(const Json& body, const Json& items) {
   chat["messages"] = conversation.take();
   if (const Json* tools = member(body, "tools"); tools != nullptr && !tools->empty())
     chat["tools"] = chat_tools(*tools);
-  if (const Json* choice = member(body, "tool_choice")) set_tool_choice(*choice, chat);
   if (const Json* reasoning = member(body, "reasoning")) {
     if (const auto effort = string_field(*reasoning, "effort")) chat["reasoning_effort"] = *effort;
   }

@@ -23,7 +23,11 @@ void handle_response(Service& service, ResponseStore& store, const std::shared_p
                      const Client& client);
 /// GET and DELETE of one stored response.
 void handle_stored_response(ResponseStore& store, const std::shared_ptr<Exchange>& exchange, const std::string& id);
+/// GET of the items that a stored response was made from.
+void handle_input_items(ResponseStore& store, const std::shared_ptr<Exchange>& exchange, const std::string& id);
 void handle_models(Service& service, const std::shared_ptr<Exchange>& exchange);
+/// One model; `name` as it stands in the path.
+void handle_model(Service& service, const std::shared_ptr<Exchange>& exchange, const std::string& name);
 void handle_tokenize(Service& service, const std::shared_ptr<Exchange>& exchange);
 void handle_detokenize(Service& service, const std::shared_ptr<Exchange>& exchange);
 /// Scores labels at the answer's position; nothing is generated.

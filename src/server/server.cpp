@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <malloc.h>
 
 #include "server/api_error.h"
 #include "server/chat_page.h"
@@ -14,6 +15,7 @@ namespace tensorfold::server {
 namespace {
 
 constexpr std::chrono::seconds ping_after{5};
+constexpr size_t large_body = size_t{4} << 20;
 
 /// The path without "/v1" and a trailing slash: "/chat/completions".
 std::string plain_path(std::string_view path) {
@@ -103,6 +105,17 @@ HttpReply error_reply(const ApiError& error, Dialect dialect) {
   return reply;
 }
 
+/// The headers that a page may send: whichever it asks for, since clients' libraries add their own.
+std::string allowed_headers(const HttpRequest& request) {
+  constexpr size_t longest = 4096;
+  constexpr std::string_view beside_letters = "!#$%&'*+-.^_`|~0123456789, ";  // RFC 9110 5.6.2, and a list's separators
+  const std::string_view asked = request.header("access-control-request-headers").value_or("");
+  const bool fits = !asked.empty() && asked.size() <= longest && std::all_of(asked.begin(), asked.end(), [&](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || beside_letters.find(c) != std::string_view::npos;
+  });
+  return fits ? std::string(asked) : "Authorization, Content-Type, X-Api-Key, Anthropic-Version, Anthropic-Beta";
+}
+
 }  // namespace
 
 class Server::Implementation {
@@ -114,9 +127,8 @@ class Server::Implementation {
         http_(
             options_.http, [this](std::shared_ptr<Exchange> exchange) { accept(std::move(exchange)); },
             [this](const HttpRequest& request) { return screen(request); },
-            [](int status, const std::string& message, const HttpRequest* request) {
-              const ApiError error(status, "invalid_request_error", message);
-              return error_body(error, request != nullptr ? dialect_of(request->path) : Dialect::openai);
+            [this](int status, const std::string& message, const HttpRequest* request) {
+              return unreadable(status, message, request);
             }) {
     http_.start();
   }
@@ -145,7 +157,25 @@ class Server::Implementation {
     const ApiError error(401, "invalid_request_error", "a valid API key is needed", "invalid_api_key");
     HttpReply reply = error_reply(error, dialect_of(request.path));
     for (auto& header : cors_headers(request)) reply.headers.push_back(std::move(header));
+    reply.headers.emplace_back("X-Request-Id", note_refusal(request.path, error));
     return reply;
+  }
+
+  /// What the HTTP layer refuses by itself.
+  std::string unreadable(int status, const std::string& message, const HttpRequest* request) {
+    const ApiError error(status, "invalid_request_error", message);
+    const std::string path = request != nullptr ? request->path : std::string();
+    note_refusal(path, error);
+    return error_body(error, dialect_of(path));
+  }
+
+  /// On the sockets' thread: a refusal of a client whose key, if any, is not known. The id in the log.
+  std::string note_refusal(const std::string& path, const ApiError& error) {
+    const RequestOrigin origin{new_id("req_"), {}, path};
+    if (keys_.required()) service_.metrics().replied({}, error.status());
+    // A log that is read slowly must not hold up the sockets.
+    service_.pool().post([this, origin, error] { service_.log().refused(origin, error.status(), error.what()); });
+    return origin.id;
   }
 
   std::optional<std::string> label_of(const HttpRequest& request) {
@@ -157,7 +187,9 @@ class Server::Implementation {
     if (options_.cors.empty() || !origin) return {};
     const bool all = std::find(options_.cors.begin(), options_.cors.end(), "*") != options_.cors.end();
     if (!all && std::find(options_.cors.begin(), options_.cors.end(), *origin) == options_.cors.end()) return {};
-    return {{"Access-Control-Allow-Origin", std::string(*origin)}, {"Vary", "Origin"}};
+    return {{"Access-Control-Allow-Origin", std::string(*origin)},
+            {"Access-Control-Expose-Headers", "X-Request-Id, Retry-After"},
+            {"Vary", "Origin, Access-Control-Request-Headers"}};
   }
 
   /// On the sockets' thread: health is answered here, everything else by the pool.
@@ -179,18 +211,22 @@ class Server::Implementation {
       handle_health(*exchange, !client.label.empty());
       return;
     }
-    service_.pool().post(
-        [this, exchange = std::move(exchange), client = std::move(client)] { route(exchange, client); });
+    service_.pool().post([this, exchange = std::move(exchange), client = std::move(client)]() mutable {
+      const bool large = exchange->request().body.size() >= large_body;
+      route(exchange, client);
+      exchange.reset();
+      // The allocator would keep what a large body's many pieces took, and more with every such request.
+      if (large) malloc_trim(0);
+    });
   }
 
   static void preflight(Exchange& exchange, bool allowed) {
     HttpReply reply;
     reply.status = 204;
     if (allowed) {
-      reply.headers = {
-          {"Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS"},
-          {"Access-Control-Allow-Headers", "Authorization, Content-Type, X-Api-Key, Anthropic-Version, Anthropic-Beta"},
-          {"Access-Control-Max-Age", "600"}};
+      reply.headers = {{"Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS"},
+                       {"Access-Control-Allow-Headers", allowed_headers(exchange.request())},
+                       {"Access-Control-Max-Age", "600"}};
     }
     exchange.reply(std::move(reply));
   }
@@ -208,7 +244,7 @@ class Server::Implementation {
       body["requests_waiting"] = status.waiting;
       body["connections"] = http_.connections();
       body["prompt_tokens_total"] = status.prompt_tokens;
-      body["completion_tokens_total"] = status.reply_tokens;
+      body["completion_tokens_total"] = service_.metrics().reply_tokens();
       body["cached_tokens_total"] = status.cached_tokens;
       body["rounds_total"] = status.rounds;
       body["drafted_total"] = status.drafted;
@@ -229,8 +265,11 @@ class Server::Implementation {
       dispatch(exchange, client);
     } catch (...) {
       const ApiError error = to_api_error(std::current_exception());
-      service_.log().refused(request.path, client.label, error.status(), error.what());
-      answer_failure(*exchange, error_reply(error, dialect));
+      const RequestOrigin origin{new_id("req_"), client.label, request.path};
+      service_.log().refused(origin, error.status(), error.what());
+      HttpReply refusal = error_reply(error, dialect);
+      refusal.headers.emplace_back("X-Request-Id", origin.id);
+      answer_failure(*exchange, std::move(refusal));
     }
   }
 
@@ -254,8 +293,13 @@ class Server::Implementation {
     if (post && path == "/chat/completions") return handle_chat(service_, exchange, client);
     if (post && path == "/completions") return handle_completion(service_, exchange, client);
     if (post && path == "/responses") return handle_response(service_, responses_, exchange, client);
-    if ((get || request.method == "DELETE") && path.rfind("/responses/", 0) == 0) {
-      return handle_stored_response(responses_, exchange, path.substr(11));
+    if (get && path.rfind("/models/", 0) == 0) return handle_model(service_, exchange, path.substr(8));
+    if (path.rfind("/responses/", 0) == 0) {
+      const size_t end = path.find('/', 11);
+      const std::string id = path.substr(11, end - 11);
+      const bool whole = end == std::string::npos;
+      if (whole && (get || request.method == "DELETE")) return handle_stored_response(responses_, exchange, id);
+      if (!whole && get && path.substr(end) == "/input_items") return handle_input_items(responses_, exchange, id);
     }
     if (post && path == "/messages") return handle_messages(service_, exchange, client);
     if (post && path == "/messages/count_tokens") return handle_count_tokens(service_, exchange);

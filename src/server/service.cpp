@@ -19,16 +19,6 @@ ApiError context_error(const std::string& message, const std::string& param) {
   return {400, "invalid_request_error", message, "context_length_exceeded", param};
 }
 
-/// Fields that we would have to honour and do not.
-void refuse_unsupported(const Json& body) {
-  for (const char* name : {"best_of", "echo", "suffix"}) {
-    const Json* value = member(body, name);
-    if (value != nullptr && *value != false && *value != 1 && *value != "") {
-      throw bad_request(fmt::format("{} is not supported", name), name);
-    }
-  }
-}
-
 /// The markers around reasoning that a reply to this model's template has; empty: none.
 std::pair<std::string_view, std::string_view> reasoning_markers(const text::ReplyFormat& format) {
   switch (format.reasoning) {
@@ -85,6 +75,11 @@ RenderSettings Service::render_settings(const Json& body) const {
   bool explicit_switch = false;
   if (kwargs != nullptr) {
     settings.arguments = *kwargs;
+    for (const char* name : {"messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token",
+                             "pad_token", "unk_token"}) {
+      if (!kwargs->contains(name)) continue;
+      throw bad_request(fmt::format("chat_template_kwargs.{} is the server's to set", name), "chat_template_kwargs");
+    }
     if (const Json* thinking = member(*kwargs, "thinking")) {
       const Json* type = member(*thinking, "type");
       if (thinking->is_boolean()) {
@@ -120,13 +115,16 @@ Prompt Service::render(const Json& body) const {
   return model_.renderer->render(checked_messages(body), tools.offered, settings);
 }
 
-CheckedRequest Service::check_chat(const Json& body) const {
+CheckedRequest Service::check_chat(const Json& body, const FieldNames& names) const {
   if (!body.is_object()) throw bad_request("the body must be a JSON object");
   CheckedRequest checked;
   checked.arrival = std::chrono::steady_clock::now();
   checked.fields = read_generation_fields(body, options_.defaults, model_.vocabulary, true);
   refuse_media(body);
-  refuse_unsupported(body);
+  refuse_unsupported_fields(body);
+  if (!boolean_field(body, "add_generation_prompt").value_or(true)) {
+    throw bad_request("add_generation_prompt: false is for /tokenize only", "add_generation_prompt");
+  }
   const Json messages = checked_messages(body);
   checked.tools = read_tools(body);
   checked.grammar = grammar_for(body);
@@ -148,7 +146,7 @@ CheckedRequest Service::check_chat(const Json& body) const {
   checked.thinking_budget = budget > 0 ? static_cast<int32_t>(budget) : options_.defaults.thinking_budget;
   checked.text.call_is_forced = checked.tools.forced();
   if (checked.tools.forced()) checked.gate = gate_for(checked);
-  check_room(checked, "messages");
+  check_room(checked, names);
   return checked;
 }
 
@@ -158,7 +156,7 @@ CheckedRequest Service::check_completion(const Json& body) const {
   checked.arrival = std::chrono::steady_clock::now();
   checked.fields = read_generation_fields(body, options_.defaults, model_.vocabulary, false);
   refuse_media(body);
-  refuse_unsupported(body);
+  refuse_unsupported_fields(body);
   const Json* prompt = member(body, "prompt");
   if (prompt == nullptr) throw bad_request("prompt must be a string or a list of token ids", "prompt");
   const Json* text = prompt;
@@ -177,7 +175,7 @@ CheckedRequest Service::check_completion(const Json& body) const {
   checked.text.stops = checked.fields.stop;
   checked.text.plain = true;
   checked.grammar = grammar_for(body);
-  check_room(checked, "prompt");
+  check_room(checked, {"prompt", {}});
   return checked;
 }
 
@@ -247,10 +245,12 @@ std::shared_ptr<engine::Constraint> Service::make_constraint(const CheckedReques
   return all_of(std::move(parts));
 }
 
-void Service::check_room(CheckedRequest& checked, const std::string& param) const {
+void Service::check_room(CheckedRequest& checked, const FieldNames& names) const {
   const int64_t window = context();
   const auto prompt = static_cast<int64_t>(checked.prompt.ids.size());
   const int64_t room = window - prompt;
+  const std::string& param = names.prompt;
+  const std::string& limit = names.limit.empty() ? checked.fields.limit_field : names.limit;
   const char* verb = param == "messages" ? "have" : "has";
   if (room < 1) {
     throw context_error(fmt::format("This server's maximum context length is {} tokens. However, your {} {} {} tokens, "
@@ -260,13 +260,13 @@ void Service::check_room(CheckedRequest& checked, const std::string& param) cons
                         param);
   }
   if (checked.fields.max_tokens && *checked.fields.max_tokens > room) {
-    throw context_error(
-        fmt::format("This server's maximum context length is {} tokens. However, you requested {} tokens "
-                    "({} in the {}, {} in the completion). Please reduce the length of the {} to at "
-                    "most {} tokens or max_tokens to at most {}.",
-                    window, prompt + *checked.fields.max_tokens, prompt, param, *checked.fields.max_tokens, param,
-                    std::max<int64_t>(window - *checked.fields.max_tokens, 0), room),
-        param);
+    const int64_t asked = *checked.fields.max_tokens;
+    const std::string shorter =
+        asked < window ? fmt::format("the length of the {} to at most {} tokens or ", param, window - asked) : "";
+    throw context_error(fmt::format("This server's maximum context length is {} tokens. However, you requested {} "
+                                    "tokens ({} in the {}, {} in the completion). Please reduce {}{} to at most {}.",
+                                    window, prompt + asked, prompt, param, asked, shorter, limit, room),
+                        param);
   }
   if (!checked.fields.max_tokens) {
     checked.fields.max_tokens = static_cast<int32_t>(std::min<int64_t>(options_.defaults.max_tokens, room));
@@ -281,11 +281,36 @@ void Service::Running::resume() const {
   for (const auto& choice : choices) choice->resume();
 }
 
+void Service::admit() const {
+  // Counted here, not asked of the engine: what it was just given still waits there although its lanes are idle.
+  const int64_t lanes = model_.engine->status().lanes;
+  if (places_->load() < lanes + options_.queue_limit) return;
+  throw ApiError(429, "rate_limit_error",
+                 fmt::format("{} replies are being made and {} requests are waiting; try again later", lanes,
+                             options_.queue_limit),
+                 "queue_full");
+}
+
 Service::Running Service::start(const CheckedRequest& checked, const Sinks& sinks) {
-  if (model_.engine->status().waiting >= options_.queue_limit) {
-    throw ApiError(429, "rate_limit_error",
-                   fmt::format("{} requests are waiting; try again later", options_.queue_limit), "queue_full");
-  }
+  const std::lock_guard lock(admission_);
+  admit();
+  Accounting accounting;
+  accounting.counted = [this](size_t tokens) { metrics_.drawn(tokens); };
+  accounting.ended = [this, origin = checked.origin, several = sinks.size() > 1](
+                         size_t choice, const ReplySummary& summary, bool cancelled) {
+    metrics_.finished(summary.statistics, {summary.seconds, summary.first_token});
+    if (cancelled) metrics_.disconnected();
+    log_.finished(origin, summary, cancelled, several ? std::optional(choice) : std::nullopt);
+  };
+  accounting.withdrawn = [this](size_t tokens) { metrics_.withdrawn(tokens); };
+  return launch(checked, sinks, accounting);
+}
+
+Service::Running Service::start_unreported(const CheckedRequest& checked, const Sinks& sinks) {
+  return launch(checked, sinks, {});
+}
+
+Service::Running Service::launch(const CheckedRequest& checked, const Sinks& sinks, const Accounting& accounting) {
   const uint64_t seed = checked.fields.seed.value_or(backend::default_seed(checked.prompt.ids, options_.seed_salt));
   Running running;
   try {
@@ -302,7 +327,10 @@ Service::Running Service::start(const CheckedRequest& checked, const Sinks& sink
       request.presence_penalty = checked.fields.presence_penalty;
       request.logit_bias = checked.fields.logit_bias;
       request.max_tokens = checked.fields.max_tokens.value_or(1);
-      if (!checked.fields.ignore_eos) request.end_tokens = model_.end_tokens;
+      request.end_tokens = checked.fields.stop_tokens;
+      if (!checked.fields.ignore_eos) {
+        request.end_tokens.insert(request.end_tokens.end(), model_.end_tokens.begin(), model_.end_tokens.end());
+      }
       request.draft = checked.fields.draft;
       request.priority = checked.fields.priority;
       request.top_logprobs = checked.fields.top_logprobs;
@@ -310,20 +338,25 @@ Service::Running Service::start(const CheckedRequest& checked, const Sinks& sink
       plan.text = checked.text;
       plan.end_tokens = request.end_tokens;
       plan.arrival = checked.arrival;
+      plan.counted = accounting.counted;
+      ++*places_;
+      plan.place = std::shared_ptr<const void>(nullptr, [places = places_](const void*) { --*places; });
       auto generation = std::make_shared<Generation>(pool_, *model_.tokenizer, std::move(plan), sinks[choice]);
       generation->start(*model_.engine);
       running.choices.push_back(std::move(generation));
     }
   } catch (...) {
     running.cancel();
-    for (const auto& choice : running.choices) choice->open({});
+    for (const auto& choice : running.choices) {
+      choice->open([withdrawn = accounting.withdrawn](const ReplySummary& summary, bool) {
+        if (withdrawn) withdrawn(summary.tokens.size());
+      });
+    }
     throw;
   }
-  for (const auto& choice : running.choices) {
-    choice->open([this, id = checked.id, label = checked.label](const ReplySummary& summary, bool cancelled) {
-      metrics_.finished(summary.statistics, {summary.seconds, summary.first_token});
-      if (cancelled) metrics_.disconnected();
-      log_.finished(id, label, summary, cancelled);
+  for (size_t choice = 0; choice < running.choices.size(); ++choice) {
+    running.choices[choice]->open([ended = accounting.ended, choice](const ReplySummary& summary, bool cancelled) {
+      if (ended) ended(choice, summary, cancelled);
     });
   }
   return running;

@@ -1,6 +1,7 @@
 // What every route shares: the served model, the checks of a request, and starting its replies.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -38,7 +39,7 @@ struct ServedModel {
 struct ServiceOptions {
   std::vector<std::string> names;  ///< ids the server answers to, the served name first
   GenerationDefaults defaults;
-  int32_t queue_limit = 256;  ///< waiting requests beyond which new ones get a 429
+  int32_t queue_limit = 256;  ///< requests beyond the engine's lanes that may wait; further ones get a 429
   int64_t seed_salt = 0;
   size_t threads = 4;
   RequestLogFormat log_format = RequestLogFormat::text;
@@ -51,15 +52,20 @@ struct CheckedRequest {
   ToolSettings tools;
   ReplyTextSettings text;
   int32_t thinking_budget = 0;                      ///< 0: none
-  int32_t forced_token = -1;  ///< >= 0: the first token of the reply
+  int32_t forced_token = -1;                        ///< >= 0: the first token of the reply
   std::optional<CallGate> gate;                     ///< a call must be made
   std::shared_ptr<text::grammar::Matcher> grammar;  ///< what the answer must be; null: free
   bool thinking = false;
   std::string effort;
   std::string model;  ///< the id to answer with
   std::chrono::steady_clock::time_point arrival;
-  std::string id;     ///< for the log
-  std::string label;  ///< of the client's key
+  RequestOrigin origin;  ///< for the log
+};
+
+/// What a dialect calls the fields that a message about the context speaks of.
+struct FieldNames {
+  std::string prompt = "messages";
+  std::string limit;  ///< of the reply's tokens; empty: the field that set it
 };
 
 class Service {
@@ -69,7 +75,7 @@ class Service {
 
   /// Checks a chat body (OpenAI's form; the other dialects are translated to it) as far as it can be checked before a
   /// token is drawn. Throws ApiError.
-  [[nodiscard]] CheckedRequest check_chat(const Json& body) const;
+  [[nodiscard]] CheckedRequest check_chat(const Json& body, const FieldNames& names = {}) const;
   /// Checks a text completion: `prompt` is a string or token ids. Throws ApiError.
   [[nodiscard]] CheckedRequest check_completion(const Json& body) const;
   /// Renders the prompt of a chat body without the checks of a reply. Throws ApiError.
@@ -84,6 +90,10 @@ class Service {
     void resume() const;
   };
   Running start(const CheckedRequest& checked, const Sinks& sinks);
+  /// start() for a part of a larger request that was admitted as a whole: no limit, nothing in the log and metrics.
+  Running start_unreported(const CheckedRequest& checked, const Sinks& sinks);
+  /// Throws ApiError (429) when as many requests wait as may.
+  void admit() const;
 
   [[nodiscard]] const ServedModel& model() const { return model_; }
   [[nodiscard]] const ServiceOptions& options() const { return options_; }
@@ -95,7 +105,14 @@ class Service {
   [[nodiscard]] std::string answering_name(const Json& body) const;
 
  private:
-  void check_room(CheckedRequest& checked, const std::string& param) const;
+  /// Who is told about the replies of a request; each may be null.
+  struct Accounting {
+    std::function<void(size_t tokens)> counted;  ///< more of a running reply
+    std::function<void(size_t choice, const ReplySummary& summary, bool cancelled)> ended;
+    std::function<void(size_t tokens)> withdrawn;  ///< instead of `ended`: another choice could not start
+  };
+  Running launch(const CheckedRequest& checked, const Sinks& sinks, const Accounting& accounting);
+  void check_room(CheckedRequest& checked, const FieldNames& names) const;
   [[nodiscard]] RenderSettings render_settings(const Json& body) const;
   [[nodiscard]] CallGate gate_for(const CheckedRequest& checked) const;
   [[nodiscard]] std::shared_ptr<text::grammar::Matcher> grammar_for(const Json& body) const;
@@ -106,6 +123,9 @@ class Service {
   ServiceOptions options_;
   Metrics metrics_;
   RequestLog log_;
+  std::mutex admission_;
+  /// Replies that the engine has not done with; shared with them, since the last may outlive the service.
+  std::shared_ptr<std::atomic<int32_t>> places_ = std::make_shared<std::atomic<int32_t>>(0);
   std::once_flag tokens_made_;
   TokensByBytes tokens_;  ///< made when a call is first forced
   mutable std::once_flag vocabulary_made_;

@@ -1,26 +1,19 @@
-// Models, tokenize, detokenize.
-#include <ctime>
+// Tokenize and detokenize.
+#include <fmt/format.h>
 
 #include "server/api_error.h"
 #include "server/routes.h"
 
 namespace tensorfold::server {
+namespace {
 
-void handle_models(Service& service, const std::shared_ptr<Exchange>& exchange) {
-  static const int64_t started = std::time(nullptr);
-  Json body = {{"object", "list"}, {"data", Json::array()}};
-  for (const std::string& name : service.options().names) {
-    body["data"].push_back({{"id", name},
-                            {"object", "model"},
-                            {"created", started},
-                            {"owned_by", "tensorfold"},
-                            {"max_model_len", service.context()},
-                            {"context_length", service.context()}});
-  }
-  HttpReply reply;
-  reply.body = dump(body);
-  exchange->reply(std::move(reply));
+std::vector<int32_t> encoded(const text::Tokenizer& tokenizer, const std::string& text, bool add_special_tokens) {
+  text::EncodeOptions options;
+  options.add_special_tokens = add_special_tokens;
+  return tokenizer.encode(std::string_view(text), options);
 }
+
+}  // namespace
 
 void handle_tokenize(Service& service, const std::shared_ptr<Exchange>& exchange) {
   const Json body = parse_body(exchange->request().body);
@@ -28,11 +21,10 @@ void handle_tokenize(Service& service, const std::shared_ptr<Exchange>& exchange
   std::vector<int32_t> ids;
   if (member(body, "messages") != nullptr) {
     ids = service.render(body).ids;
-  } else if (const Json* prompt = member(body, "prompt")) {
-    if (!prompt->is_string()) throw bad_request("prompt must be a string", "prompt");
-    text::EncodeOptions options;
-    options.add_special_tokens = boolean_field(body, "add_special_tokens").value_or(true);
-    ids = tokenizer.encode(std::string_view(prompt->get_ref<const std::string&>()), options);
+  } else if (const auto prompt = string_field(body, "prompt")) {
+    ids = encoded(tokenizer, *prompt, boolean_field(body, "add_special_tokens").value_or(true));
+  } else if (const auto content = string_field(body, "content")) {  // llama.cpp's spelling
+    ids = encoded(tokenizer, *content, boolean_field(body, "add_special").value_or(false));
   } else {
     throw bad_request("either prompt or messages is needed", "prompt");
   }
@@ -54,13 +46,17 @@ void handle_detokenize(Service& service, const std::shared_ptr<Exchange>& exchan
   std::vector<int32_t> ids;
   ids.reserve(tokens->size());
   for (const Json& id : *tokens) {
-    if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() >= service.model().vocabulary) {
-      throw bad_request("tokens must be a list of token ids", "tokens");
+    if (!id.is_number_integer()) throw bad_request("tokens must be a list of token ids", "tokens");
+    const int64_t last = service.model().vocabulary - 1;
+    if (id < 0 || id > last) {
+      throw bad_request(fmt::format("tokens: {} is out of range; this model's token ids are 0 to {}", dump(id), last),
+                        "tokens");
     }
     ids.push_back(id.get<int32_t>());
   }
   HttpReply reply;
-  reply.body = dump({{"prompt", service.model().tokenizer->decode(ids)}});
+  const std::string text = service.model().tokenizer->decode(ids);
+  reply.body = dump({{"prompt", text}, {"content", text}});
   exchange->reply(std::move(reply));
 }
 

@@ -292,15 +292,6 @@ TEST(Api, AClientThatLeavesFreesItsPlace) {
   }
 }
 
-TEST(Api, AFullQueueSaysComeBack) {
-  Api api("x");
-  api.engine().waiting = 1000;
-  const RawReply reply =
-      api.call("/v1/chat/completions", {{"messages", Json::array({{{"role", "user"}, {"content", "Hi"}}})}});
-  EXPECT_EQ(reply.status, 429);
-  EXPECT_THAT(reply.head, HasSubstr("Retry-After:"));
-}
-
 TEST(Api, CompletesRawTextAndTokenIds) {
   Api api(" upon a time");
   const Json text = Json::parse(api.call("/v1/completions", {{"prompt", "Once"}, {"max_tokens", 50}}).body);
@@ -363,6 +354,7 @@ TEST(Api, AsksForKeys) {
   metrics.send(get("/metrics", "x-api-key: secret-one\r\n"));
   const std::string text = metrics.read_reply().body;
   EXPECT_THAT(text, HasSubstr("tensorfold:requests_total{key=\"cli-1\",status=\"200\"}"));
+  EXPECT_THAT(text, HasSubstr("tensorfold:requests_total{key=\"none\",status=\"401\"} 4"));
   EXPECT_THAT(text, Not(HasSubstr("secret")));
 }
 
@@ -383,7 +375,18 @@ TEST(Api, SharesWithPagesOnlyWhenAsked) {
   client.send("OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: x\r\n" + origin + "\r\n");
   const RawReply preflight = client.read_reply();
   EXPECT_EQ(preflight.status, 204);
-  EXPECT_THAT(preflight.head, HasSubstr("Access-Control-Allow-Headers"));
+  EXPECT_THAT(preflight.head, HasSubstr("Access-Control-Allow-Headers: Authorization, "));
+  const auto asking_for = [&](const std::string& names) {
+    client.send("OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: x\r\n" + origin +
+                "Access-Control-Request-Headers: " + names + "\r\n\r\n");
+    return client.read_reply().head;
+  };
+  EXPECT_THAT(asking_for("authorization,content-type,x-stainless-os,x-stainless-retry-count"),
+              HasSubstr("Access-Control-Allow-Headers: authorization,content-type,x-stainless-os,x-stainless-retry-"
+                        "count\r\n"))
+      << "the official client's own headers";
+  EXPECT_THAT(asking_for("x-a: b; c"), HasSubstr("Access-Control-Allow-Headers: Authorization, "))
+      << "what is no list of names is not repeated";
 }
 
 TEST(Api, ShowsAPageThatNeedsNothingFromElsewhere) {

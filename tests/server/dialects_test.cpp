@@ -13,6 +13,7 @@ namespace tensorfold::server {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 const Json weather = {
     {"name", "get_weather"},
@@ -171,6 +172,29 @@ TEST(Messages, RefuseInTheirOwnEnvelope) {
   }
 }
 
+TEST(Messages, RefuseWhatOthersWouldDoForThem) {
+  Api api("x");
+  const auto words = [&](const Json& more, int status = 400) {
+    Json body = {{"max_tokens", 5}, {"messages", user("Hi")}};
+    body.update(more);
+    const RawReply reply = api.call("/v1/messages", body);
+    EXPECT_EQ(reply.status, status) << dump(more);
+    return reply.body;
+  };
+  EXPECT_THAT(words({{"mcp_servers", Json::array({{{"type", "url"}}})}}), HasSubstr("mcp_servers"));
+  EXPECT_THAT(words({{"container", "c_1"}}), HasSubstr("container"));
+  const auto edits = [](const Json& edit) { return Json{{"context_management", {{"edits", Json::array({edit})}}}}; };
+  EXPECT_THAT(words(edits({{"type", "clear_tool_uses_20250919"}})), HasSubstr("context_management"));
+  EXPECT_THAT(words(edits({{"type", "clear_thinking_20251015"}})), HasSubstr("context_management"));
+  (void)words(edits({{"type", "clear_thinking_20251015"}, {"keep", "all"}}), 200);
+  (void)words({{"mcp_servers", Json::array()}, {"container", nullptr}}, 200);
+  const auto tool = [](const char* type) { return Json{{"tools", Json::array({{{"type", type}, {"name", "t"}}})}}; };
+  EXPECT_THAT(words(tool("web_search_20250305")), HasSubstr("run on Anthropic's servers"));
+  EXPECT_THAT(words(tool("bash_20250124")),
+              ::testing::AllOf(HasSubstr("bash_20250124"), HasSubstr("input_schema"), Not(HasSubstr("servers"))));
+  EXPECT_THAT(words({{"bad_words", Json::array({"x"})}}), HasSubstr("bad_words"));
+}
+
 TEST(Responses, KeepAConversation) {
   Api api("Hello!");
   const Json first = Json::parse(api.call("/v1/responses", no_thinking({{"input", "Hi"}})).body);
@@ -188,6 +212,7 @@ TEST(Responses, KeepAConversation) {
   RawClient client(api.port());
   client.send(get(path));
   EXPECT_EQ(Json::parse(client.read_reply().body)["id"], first["id"]);
+  EXPECT_EQ(api.get_reply(path + "/nothing").status, 404);
   client.send("DELETE " + path + " HTTP/1.1\r\nHost: x\r\n\r\n");
   EXPECT_EQ(Json::parse(client.read_reply().body)["deleted"], true);
   client.send(get(path));
@@ -214,8 +239,80 @@ TEST(Responses, StreamNumberedEventsThatAddUp) {
   EXPECT_EQ(final["output"][1]["content"][0]["text"], text);
 }
 
+TEST(Responses, ListTheItemsThatTheyWereMadeFrom) {
+  Api api("Hello!");
+  const Json input = Json::array({{{"role", "user"}, {"content", "One"}},
+                                  {{"role", "assistant"}, {"content", "Two"}},
+                                  {{"type", "message"}, {"id", "msg_mine"}, {"role", "user"}, {"content", "Three"}}});
+  const Json made = Json::parse(api.call("/v1/responses", no_thinking({{"input", input}})).body);
+  const std::string path = "/v1/responses/" + made["id"].get<std::string>() + "/input_items";
+  const Json newest_first = Json::parse(api.get_reply(path).body);
+  EXPECT_EQ(newest_first["object"], "list");
+  ASSERT_EQ(newest_first["data"].size(), 3U) << "the reply is no input";
+  EXPECT_EQ(newest_first["data"][0]["id"], "msg_mine");
+  EXPECT_EQ(newest_first["data"][2]["content"][0]["text"], "One");
+  const Json first = Json::parse(api.get_reply(path + "?order=asc&limit=1").body);
+  EXPECT_EQ(first["data"][0]["content"][0], (Json{{"type", "input_text"}, {"text", "One"}}));
+  EXPECT_EQ(first["has_more"], true);
+  const Json rest = Json::parse(api.get_reply(path + "?order=asc&after=" + first["last_id"].get<std::string>()).body);
+  EXPECT_EQ(rest["data"][0]["content"][0]["type"], "output_text");
+  EXPECT_EQ(rest["has_more"], false);
+  EXPECT_EQ(api.get_reply(path + "?limit=0").status, 400);
+  EXPECT_EQ(api.get_reply("/v1/responses/resp_nothing/input_items").status, 404);
+}
+
+TEST(Models, AreFoundByNameInBothDialects) {
+  Api api("x");
+  const Json one = Json::parse(api.get_reply("/v1/models/other").body);
+  EXPECT_EQ(one["id"], "other");
+  EXPECT_EQ(one["object"], "model");
+  EXPECT_EQ(one["type"], "model");
+  EXPECT_EQ(one["display_name"], "other");
+  EXPECT_EQ(Json::parse(api.get_reply("/v1/models/%64emo").body)["id"], "demo");
+  const RawReply unknown = api.get_reply("/v1/models/gpt-9");
+  EXPECT_EQ(unknown.status, 404);
+  EXPECT_EQ(Json::parse(unknown.body)["error"]["code"], "model_not_found");
+  const Json list = Json::parse(api.get_reply("/v1/models").body);
+  EXPECT_EQ(list["has_more"], false);
+  EXPECT_EQ(list["data"][0]["type"], "model");
+}
+
+TEST(ToolCalls, MayBeAllowedForSomeOfTheOffered) {
+  Api api("x");
+  const auto tool = [](const char* name) { return Json{{"type", "function"}, {"function", {{"name", name}}}}; };
+  const auto choice = [](const Json& tools, const char* mode) {
+    return Json{{"type", "allowed_tools"}, {"allowed_tools", {{"mode", mode}, {"tools", tools}}}};
+  };
+  Json body = no_thinking({{"messages", user("Hi")}, {"tools", {tool("walk"), tool("swim")}}});
+  body["tool_choice"] = choice(Json::array({tool("swim")}), "required");
+  (void)api.chat(body);
+  const engine::Request request = api.engine().last_request();
+  EXPECT_THAT(demo_tokenizer().decode(request.prompt), ::testing::AllOf(HasSubstr("swim"), Not(HasSubstr("walk"))));
+  EXPECT_NE(request.constraint, nullptr) << "a call is required";
+  body["tool_choice"] = choice(Json::array({tool("swim")}), "auto");
+  (void)api.chat(body);
+  EXPECT_EQ(api.engine().last_request().constraint, nullptr);
+  for (const Json& wrong : {choice(Json::array({tool("fly")}), "auto"), choice(Json::array({tool("swim")}), "maybe"),
+                            choice(Json::array(), "auto")}) {
+    body["tool_choice"] = wrong;
+    EXPECT_EQ(api.call("/v1/chat/completions", body).status, 400) << dump(wrong);
+  }
+  Json response = {{"input", "Hi"}, {"tools", Json::array({{{"type", "function"}, {"name", "walk"}}})}};
+  response["tool_choice"] = {
+      {"type", "allowed_tools"}, {"mode", "auto"}, {"tools", Json::array({{{"type", "function"}, {"name", "walk"}}})}};
+  EXPECT_EQ(api.call("/v1/responses", response).status, 200);
+  response["tool_choice"]["tools"][0]["name"] = "fly";
+  EXPECT_THAT(api.call("/v1/responses", response).body, HasSubstr("'fly', which is not offered"));
+}
+
 TEST(Responses, RefuseWhatTheyCannotDo) {
   Api api("x");
+  for (const char* type : {"local_shell", "custom", "web_search"}) {
+    const RawReply reply =
+        api.call("/v1/responses", {{"input", "Hi"}, {"tools", Json::array({{{"type", type}, {"name", "t"}}})}});
+    EXPECT_EQ(reply.status, 400);
+    EXPECT_THAT(reply.body, HasSubstr(type));
+  }
   for (const Json& more : std::vector<Json>{{{"previous_response_id", "resp_nothing"}},
                                             {{"tools", Json::array({{{"type", "web_search"}}})}},
                                             {{"background", true}},

@@ -82,6 +82,14 @@ TEST(Bodies, NumbersOutOfRangeAreRefusedInOurWords) {
   EXPECT_THAT(body, Not(HasSubstr("json.exception")));
 }
 
+TEST(Bodies, DoNotEndAtAZeroByte) {
+  Api api("hello");
+  RawClient client(api.port());
+  const std::string body = R"({"messages":[{"role":"user","content":"Hi"}]})";
+  client.send(post("/v1/chat/completions", body + std::string(1, '\0')));
+  EXPECT_THAT(client.read_reply().body, HasSubstr("not JSON at byte"));
+}
+
 TEST(Bodies, HalfASurrogatePairBecomesTheReplacementCharacter) {
   const auto content = [](const std::string& escaped) {
     return parse_body("{\"a\":\"" + escaped + "\"}")["a"].get<std::string>();
@@ -123,6 +131,8 @@ TEST(Decisions, AreCheckedBeforeAnythingRuns) {
   odd = question;
   odd["options"] = {"a"};
   EXPECT_THAT(refused({{"input", "x"}, {"questions", {{"q", odd}}}}), HasSubstr("questions.q.options"));
+  odd["options"] = {"a", "b", "a"};
+  EXPECT_THAT(refused({{"input", "x"}, {"questions", {{"q", odd}}}}), HasSubstr("'a' stands twice"));
   EXPECT_THAT(refused({{"input", "x"},
                        {"questions", Json::array({question})},
                        {"chat_template_kwargs", {{"enable_thinking", true}}}}),
@@ -130,15 +140,119 @@ TEST(Decisions, AreCheckedBeforeAnythingRuns) {
   EXPECT_EQ(api.engine().submitted(), 0);
 }
 
+TEST(Refusals, AreGivenForEveryFieldThatWouldHaveToRestrictTheReply) {
+  Api api("hello");
+  for (const auto& [field, value] :
+       std::vector<std::pair<const char*, Json>>{{"allowed_token_ids", {1, 2}},
+                                                 {"bad_words", {"x"}},
+                                                 {"min_tokens", 5},
+                                                 {"continue_final_message", true},
+                                                 {"add_generation_prompt", false},
+                                                 {"functions", Json::array({{{"name", "f"}}})},
+                                                 {"function_call", {{"name", "f"}}},
+                                                 {"chat_template", "{{ 1 }}"},
+                                                 {"documents", Json::array({{{"text", "x"}}})},
+                                                 {"prompt_logprobs", 1},
+                                                 {"use_beam_search", true},
+                                                 {"include_stop_str_in_output", true},
+                                                 {"truncate_prompt_tokens", 10},
+                                                 {"web_search_options", {{"search_context_size", "low"}}},
+                                                 {"best_of", 2},
+                                                 {"echo", true},
+                                                 {"suffix", "x"}}) {
+    EXPECT_THAT(message_of(api, "/v1/chat/completions", {{"messages", user_says("Hi")}, {field, value}}),
+                HasSubstr(field));
+    if (std::string(field) == "add_generation_prompt") continue;
+    EXPECT_THAT(message_of(api, "/v1/responses", {{"input", "Hi"}, {field, value}}), HasSubstr(field));
+    EXPECT_THAT(message_of(api, "/v1/completions", {{"prompt", "Hi"}, {field, value}}), HasSubstr(field));
+  }
+  for (const char* name : {"messages", "tools", "add_generation_prompt", "bos_token"}) {
+    EXPECT_THAT(message_of(api, "/v1/chat/completions",
+                           {{"messages", user_says("Hi")}, {"chat_template_kwargs", {{name, Json::array()}}}}),
+                HasSubstr(name));
+  }
+  EXPECT_EQ(api.engine().submitted(), 0);
+  const Json harmless = no_thinking({{"min_tokens", 0},
+                                     {"bad_words", Json::array()},
+                                     {"functions", nullptr},
+                                     {"echo", false},
+                                     {"best_of", 1},
+                                     {"suffix", ""},
+                                     {"add_generation_prompt", true}});
+  EXPECT_TRUE(api.chat(harmless).contains("choices"));
+}
+
+TEST(Fields, OfOtherServersMeanTheSameHere) {
+  Api api("one two three");
+  (void)api.chat(no_thinking({{"n_predict", 7}, {"repeat_penalty", 1.5}}));
+  engine::Request request = api.engine().last_request();
+  EXPECT_EQ(request.max_tokens, 7);
+  EXPECT_EQ(request.repetition_penalty, 1.5F);
+  (void)api.chat(no_thinking({{"max_tokens", -1}}));
+  EXPECT_GT(api.engine().last_request().max_tokens, 1000);
+  EXPECT_EQ(api.call("/v1/chat/completions", {{"messages", user_says("Hi")}, {"max_tokens", -2}}).status, 400);
+
+  const int32_t two = demo_tokenizer().encode(" two").front();
+  const std::string before = "one";
+  for (const bool ignore : {false, true}) {
+    const Json reply = api.chat(no_thinking({{"stop_token_ids", {two}}, {"ignore_eos", ignore}, {"max_tokens", 50}}));
+    const Json& choice = reply["choices"][0];
+    const std::string text = choice["message"]["content"];
+    EXPECT_EQ(before.compare(0, text.size(), text), 0) << text;
+    EXPECT_EQ(choice["finish_reason"], "stop");
+  }
+  EXPECT_EQ(api.call("/v1/chat/completions", {{"messages", user_says("Hi")}, {"stop_token_ids", {-1}}}).status, 400);
+
+  const Json tokens = Json::parse(api.call("/tokenize", {{"content", "Hello"}}).body)["tokens"];
+  EXPECT_EQ(tokens.get<std::vector<int32_t>>(), demo_tokenizer().encode("Hello"));
+  EXPECT_EQ(Json::parse(api.call("/detokenize", {{"tokens", tokens}}).body)["content"], "Hello");
+  EXPECT_THAT(message_of(api, "/detokenize", {{"tokens", {99999999}}}), HasSubstr("99999999 is out of range"));
+}
+
+TEST(Refusals, OfALimitBeyondTheWindowNameWhatTheDialectCallsIt) {
+  Api api("hello", 1, {}, 64);
+  const std::string chat =
+      message_of(api, "/v1/chat/completions", {{"messages", user_says("Hi")}, {"max_completion_tokens", 1000}});
+  EXPECT_THAT(chat, HasSubstr("Please reduce max_completion_tokens to at most "));
+  EXPECT_THAT(chat, Not(HasSubstr("at most 0")));
+  EXPECT_THAT(message_of(api, "/v1/responses", {{"input", "Hi"}, {"max_output_tokens", 60}}),
+              ::testing::AllOf(HasSubstr("length of the input to at most 4 tokens or max_output_tokens"),
+                               Not(HasSubstr("max_tokens"))));
+}
+
+TEST(Fields, MayHoldIdsOfPaddingRowsWhichAreNoText) {
+  Api api("x");
+  const auto padding = static_cast<int32_t>(demo_tokenizer().vocabulary_size()) + 3;
+  const std::vector<int32_t> one = demo_tokenizer().encode("one");
+  api.script().tokens = {padding, one.front(), padding};
+  const Json reply = api.chat(no_thinking({{"return_token_ids", true}}));
+  EXPECT_EQ(reply["choices"][0]["message"]["content"], demo_tokenizer().decode(std::vector<int32_t>{one.front()}));
+  const Json ids = reply["tensorfold"]["token_ids"];
+  EXPECT_EQ(ids[0], padding);
+  EXPECT_EQ(Json::parse(api.call("/detokenize", {{"tokens", ids}}).body)["prompt"].get<std::string>().rfind(
+                reply["choices"][0]["message"]["content"].get<std::string>(), 0),
+            0U);
+  EXPECT_EQ(api.call("/v1/completions", {{"prompt", ids}}).status, 200) << "what was drawn can be sent back";
+}
+
+TEST(Completions, NameTheDrawnTokenAmongTheLikeliest) {
+  Api api("one two");
+  const Json reply = Json::parse(api.call("/v1/completions", {{"prompt", "x"}, {"logprobs", 1}}).body);
+  const Json& logprobs = reply["choices"][0]["logprobs"];
+  for (size_t i = 0; i < logprobs["tokens"].size(); ++i) {
+    EXPECT_TRUE(logprobs["top_logprobs"][i].contains(logprobs["tokens"][i].get<std::string>()));
+  }
+}
+
 TEST(RequestLog, SaysSoWhenNoTokenCame) {
   RequestLog log(RequestLogFormat::text);
   ReplySummary summary;
   ::testing::internal::CaptureStdout();
-  log.finished("id", "", summary, true);
+  log.finished({"id", "", "/v1/completions"}, summary, true);
   EXPECT_THAT(::testing::internal::GetCapturedStdout(), ::testing::AllOf(HasSubstr("no token"), Not(HasSubstr("-1"))));
   RequestLog json(RequestLogFormat::json);
   ::testing::internal::CaptureStdout();
-  json.finished("id", "", summary, true);
+  json.finished({"id", "", "/v1/completions"}, summary, true);
   EXPECT_TRUE(Json::parse(::testing::internal::GetCapturedStdout())["first_token_seconds"].is_null());
 }
 

@@ -23,6 +23,9 @@ inline const text::Tokenizer& demo_tokenizer() {
   return tokenizer;
 }
 
+/// Ids that the scripted model has beyond its tokenizer's, as real ones do.
+constexpr int64_t padding_rows = 8;
+
 /// A server whose every reply is `text`, then the end of the turn.
 class Api {
  public:
@@ -42,13 +45,13 @@ class Api {
     script_.tokens_a_round = tokens_a_round;
     options.http.port = 0;
     options.service.names = {"demo", "other"};
-    options.service.log_format = RequestLogFormat::off;
+    if (options.service.log_format == RequestLogFormat::text) options.service.log_format = RequestLogFormat::off;
     ServedModel model;
     model.engine = &engine_;
     model.tokenizer = &demo_tokenizer();
     model.renderer = &renderer_;
     model.end_tokens = {0, 2};
-    model.vocabulary = static_cast<int64_t>(demo_tokenizer().vocabulary_size());
+    model.vocabulary = static_cast<int64_t>(demo_tokenizer().vocabulary_size()) + padding_rows;
     server_ = std::make_unique<Server>(model, options);
   }
   [[nodiscard]] uint16_t port() const { return server_->port(); }
@@ -58,6 +61,11 @@ class Api {
   RawReply call(const std::string& path, const Json& body) {
     RawClient client(port());
     client.send(post(path, dump(body)));
+    return client.read_reply();
+  }
+  RawReply get_reply(const std::string& path, const std::string& more_headers = "") {
+    RawClient client(port());
+    client.send(get(path, more_headers));
     return client.read_reply();
   }
   Json chat(Json body) {

@@ -47,8 +47,7 @@ class ScriptedEngine final : public engine::Engine {
     engine::EngineStatus status;
     status.context = context_;
     status.running = running_;
-    status.waiting = waiting;
-    status.lanes = 8;
+    status.lanes = lanes;
     return status;
   }
   void stop() override {
@@ -72,7 +71,7 @@ class ScriptedEngine final : public engine::Engine {
   [[nodiscard]] int submitted() const { return submitted_; }
   [[nodiscard]] int running() const { return running_; }
   [[nodiscard]] int cancelled() const { return cancelled_; }
-  std::atomic<int32_t> waiting{0};
+  std::atomic<int32_t> lanes{8};  ///< as it says; it runs whatever comes
 
  private:
   struct FlagTicket final : engine::Ticket {
