@@ -37,6 +37,8 @@ class DflashDrafter : public Drafter {
   void close(int32_t lane) override;
   void absorb(std::span<const KeptRows> kept, backend::Tensor hidden, backend::Tensor taps) override;
   [[nodiscard]] int32_t waiting_rows(int32_t lane) const override { return waiting_.count(lane); }
+  [[nodiscard]] bool proposes_at_once() const override { return true; }
+  [[nodiscard]] int32_t most_drafts() const override { return options_.tree ? INT32_MAX : drafted_rows(); }
   void propose(std::span<const DraftRequest> requests, std::span<Draft> out) override;
 
  private:

@@ -1,6 +1,7 @@
 #include "drafters/draft_policy.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/error.h"
@@ -8,9 +9,13 @@
 namespace tensorfold::drafters {
 namespace {
 
-// A lane learns fast at first and settles at this weight.
-constexpr double kLaneWeight = 0.04;
-constexpr double kSharedWeight = 0.03;
+// Outcomes that a belief holds, and what a first guess and what other replies showed count for.
+constexpr double kSharedMemory = 48.0;
+constexpr double kLaneMemory = 24.0;
+constexpr double kPriorOutcomes = 2.0;
+constexpr double kLaneBegins = 8.0;
+// Standard errors that a chance may lie above its mean.
+constexpr double kHope = 0.5;
 // Another drafter must promise so much more before a lane changes to it.
 constexpr double kSwitch = 1.03;
 // Rounds a lane gives each of several drafters before it compares them.
@@ -27,30 +32,51 @@ constexpr double kAlike = 0.93;
 
 }  // namespace
 
-void AcceptanceByDepth::record(int32_t drafted, int32_t accepted, double weight) {
-  const auto tried = std::min({drafted, accepted + 1, static_cast<int32_t>(kDepths)});
-  for (int32_t j = 0; j < tried; ++j) {
-    double& chance = chances_[pooled_ ? std::min(static_cast<size_t>(j), size_t{1}) : static_cast<size_t>(j)];
-    chance += (pooled_ && j > 0 ? kPooledShare * weight : weight) * ((accepted > j ? 1.0 : 0.0) - chance);
+AcceptanceByDepth::AcceptanceByDepth(double prior, bool pooled) : memory_(kSharedMemory), pooled_(pooled) {
+  chances_.fill({prior, kPriorOutcomes});
+}
+
+AcceptanceByDepth AcceptanceByDepth::of_lane(const AcceptanceByDepth& shared) {
+  AcceptanceByDepth lane = shared;
+  lane.memory_ = kLaneMemory;
+  for (Chance& chance : lane.chances_) chance.outcomes = std::min(chance.outcomes, kLaneBegins);
+  return lane;
+}
+
+void AcceptanceByDepth::learn(Chance& chance, bool landed, double weight) const {
+  chance.outcomes = std::min(chance.outcomes + weight, memory_);
+  chance.mean += weight / chance.outcomes * ((landed ? 1.0 : 0.0) - chance.mean);
+}
+
+void AcceptanceByDepth::record(int32_t drafted, int32_t accepted) {
+  const auto tried = static_cast<size_t>(std::min({drafted, accepted + 1, static_cast<int32_t>(kDepths)}));
+  for (size_t j = 0; j < tried; ++j) {
+    const bool behind = pooled_ && j > 0;
+    learn(chances_[behind ? 1 : j], accepted > static_cast<int32_t>(j), behind ? kPooledShare : 1.0);
   }
-  if (pooled_) {
-    std::fill(chances_.begin() + 2, chances_.end(), chances_[1]);
-  } else if (tried > 0 && accepted >= drafted) {
-    const double deepest = chances_[static_cast<size_t>(tried) - 1];
-    for (auto j = static_cast<size_t>(tried); j < kDepths; ++j) chances_[j] += weight * (deepest - chances_[j]);
+  tried_ = std::max(tried_, pooled_ ? std::min(tried, size_t{2}) : tried);
+  for (size_t j = std::max(tried_, size_t{1}); j < kDepths; ++j) {
+    // Of a depth that was never tried itself no more than a little is known.
+    chances_[j] = pooled_ ? chances_[tried_ - 1]
+                          : Chance{chances_[j - 1].mean, std::min(chances_[j - 1].outcomes, kPriorOutcomes)};
   }
 }
 
 double AcceptanceByDepth::at(int32_t depth) const {
-  return chances_[std::min(static_cast<size_t>(depth), kDepths - 1)];
+  return chances_[std::min(static_cast<size_t>(depth), kDepths - 1)].mean;
 }
 
-int32_t DraftPolicy::add_drafter(std::string name, double prior, bool free) {
+double AcceptanceByDepth::at_best(int32_t depth) const {
+  const Chance& chance = chances_[std::min(static_cast<size_t>(depth), kDepths - 1)];
+  return std::min(1.0, chance.mean + kHope * std::sqrt(chance.mean * (1.0 - chance.mean) / chance.outcomes));
+}
+
+int32_t DraftPolicy::add_drafter(std::string name, double prior, Proposing proposing) {
   check(lanes_.empty(), "drafters are added before lanes open");
   drafters_.push_back({.name = std::move(name),
-                       .free = free,
-                       .acceptance = AcceptanceByDepth(prior, free),
-                       .cost = CostTable(0.5),
+                       .proposing = proposing,
+                       .acceptance = AcceptanceByDepth(prior, proposing == Proposing::free),
+                       .cost = CostTable(proposing == Proposing::at_once ? 0.0 : 0.5),
                        .outcomes = 0,
                        .wait = options_.first_wait,
                        .seconds_a_waiting_row = 0.0});
@@ -61,12 +87,12 @@ void DraftPolicy::open(int32_t lane) {
   LaneRecord record;
   record.wait = options_.longest_wait;
   for (const DrafterRecord& drafter : drafters_) {
-    record.acceptance.push_back(drafter.acceptance);
+    record.acceptance.push_back(AcceptanceByDepth::of_lane(drafter.acceptance));
     record.wait = std::min(record.wait, drafter.wait);
   }
   record.rounds.assign(drafters_.size(), 0);
   for (const DrafterRecord& drafter : drafters_) {
-    if (!drafter.free) record.plain_rounds = std::max(record.plain_rounds, drafter.plain_rounds);
+    if (drafter.proposing != Proposing::free) record.plain_rounds = std::max(record.plain_rounds, drafter.plain_rounds);
   }
   record.deeper_wait = options_.deeper_every;
   lanes_.insert_or_assign(lane, std::move(record));
@@ -78,7 +104,7 @@ void DraftPolicy::close(int32_t lane, int32_t tokens) {
     for (DrafterRecord& drafter : drafters_) drafter.plain_rounds = found->second.plain_rounds;
     lanes_.erase(found);
   }
-  if (tokens > 0) typical_reply_ += kReplyWeight * (tokens - typical_reply_);
+  if (tokens > 0) typical_reply_ += std::max(kReplyWeight, 1.0 / (++replies_ + 1)) * (tokens - typical_reply_);
 }
 
 void DraftPolicy::record_forward(int32_t rows, double seconds) {
@@ -88,17 +114,31 @@ void DraftPolicy::record_forward(int32_t rows, double seconds) {
 
 bool DraftPolicy::may_pay(int32_t drafter, int32_t rows, int32_t tokens) const {
   const DrafterRecord& record = drafters_[static_cast<size_t>(drafter)];
-  if (record.free || tokens < 2) return record.free;
+  if (is_free(drafter) || tokens < 2) return is_free(drafter);
   const double saved = kMostSaved * forward_.at(1) * std::min(static_cast<double>(tokens), typical_reply_);
   return record.seconds_a_waiting_row * rows <= saved;
 }
 
 void DraftPolicy::record_proposal(int32_t drafter, int32_t drafts, double seconds) {
-  drafters_[static_cast<size_t>(drafter)].cost.record(drafts, seconds);
+  DrafterRecord& record = drafters_[static_cast<size_t>(drafter)];
+  // Measurements of any number of drafts say what a block takes.
+  record.cost.record(record.proposing == Proposing::at_once ? 1 : drafts, seconds);
 }
 
-void DraftPolicy::calibrate_proposal(int32_t drafter, int32_t drafts, double seconds) {
-  drafters_[static_cast<size_t>(drafter)].cost.set(drafts, seconds);
+void DraftPolicy::calibrate_proposal(int32_t drafter, std::span<const ProposalCost> costs) {
+  DrafterRecord& record = drafters_[static_cast<size_t>(drafter)];
+  if (costs.empty()) return;
+  // What rounds showed before their costs were known is not to stand beside measurements.
+  record.cost = CostTable(record.proposing == Proposing::at_once ? 0.0 : 0.5);
+  if (record.proposing == Proposing::at_once) {
+    std::vector<double> seconds;
+    for (const ProposalCost& cost : costs) seconds.push_back(cost.seconds);
+    const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
+    std::nth_element(seconds.begin(), middle, seconds.end());
+    record.cost.set(1, *middle);
+    return;
+  }
+  for (const ProposalCost& cost : costs) record.cost.set(cost.drafts, cost.seconds);
 }
 
 void DraftPolicy::record_waiting_rows(int32_t drafter, int32_t rows, double seconds) {
@@ -110,13 +150,12 @@ void DraftPolicy::record_waiting_rows(int32_t drafter, int32_t rows, double seco
 DraftPolicy::LaneRecord* DraftPolicy::learn(int32_t lane, int32_t drafter, int32_t drafted, int32_t accepted) {
   const auto index = static_cast<size_t>(drafter);
   DrafterRecord& shared = drafters_[index];
-  shared.acceptance.record(drafted, accepted, std::max(kSharedWeight, 1.0 / (shared.outcomes + 3)));
+  shared.acceptance.record(drafted, accepted);
   shared.outcomes = std::min(shared.outcomes + 1, 1 << 20);
   const auto found = lanes_.find(lane);
   if (found == lanes_.end()) return nullptr;
   LaneRecord& record = found->second;
-  const double learning = 1.0 / (record.rounds[index] + 4);
-  record.acceptance[index].record(drafted, accepted, std::max(kLaneWeight, learning));
+  record.acceptance[index].record(drafted, accepted);
   record.rounds[index] += 1;
   return &record;
 }
@@ -150,13 +189,13 @@ double DraftPolicy::expected_tokens(int32_t lane, int32_t drafter, int32_t draft
 
 double DraftPolicy::proposal_cost(int32_t drafter, int32_t drafts) const {
   const DrafterRecord& record = drafters_[static_cast<size_t>(drafter)];
-  if (record.free || drafts == 0 || !record.cost.measured()) return 0.0;
+  if (is_free(drafter) || drafts == 0 || !record.cost.measured()) return 0.0;
   return record.cost.at(drafts);
 }
 
 double DraftPolicy::reading_seconds(const DraftOption& option) const {
   const DrafterRecord& drafter = drafters_[static_cast<size_t>(option.drafter)];
-  return drafter.free ? 0.0 : drafter.seconds_a_waiting_row * option.waiting_rows;
+  return is_free(option.drafter) ? 0.0 : drafter.seconds_a_waiting_row * option.waiting_rows;
 }
 
 bool DraftPolicy::pays_reading(const DraftOption& option, int32_t tokens_left, double rate, double plain) const {
@@ -196,6 +235,8 @@ DraftPolicy::Choice DraftPolicy::choose_alone(const LaneRecord& lane, const Lane
     const int32_t offered = option.most;
     double landed = 1.0;
     double tokens = 1.0;
+    double may_land = 1.0;
+    double may_get = 1.0;
     double best_rate = 0.0;
     int32_t best = 0;
     option.most = 0;
@@ -204,10 +245,21 @@ DraftPolicy::Choice DraftPolicy::choose_alone(const LaneRecord& lane, const Lane
     for (int32_t n = 1; n <= offered; ++n) {
       landed *= lane.acceptance[index].at(n - 1);
       tokens += landed;
-      const double rate = tokens / std::max(forward_.at(others + 1 + n) + proposal_cost(option.drafter, n), 1e-9);
+      const double cost = std::max(forward_.at(others + 1 + n) + proposal_cost(option.drafter, n), 1e-9);
+      const double rate = tokens / cost;
+      may_land *= lane.acceptance[index].at_best(n - 1);
+      may_get += may_land;
+      if (may_get / cost > likely.hope) {
+        likely.hope = may_get / cost;
+        likely.hoped = n;
+        likely.hoped_expected = tokens;
+      }
       highest = std::max(highest, rate);
       // Of depths that promise about the same the deepest: its windows tell about all.
-      if (rate >= kAlike * highest) likely = {.option = option, .rate = rate, .likely = n, .expected = tokens};
+      if (rate >= kAlike * highest) {
+        likely.likely = n;
+        likely.expected = tokens;
+      }
       const double extra = extra_seconds(others + 1, option.drafter, n);
       if (!may_stake(lane, option.drafter, extra, tokens, offer.tokens_left, others)) continue;
       option.most = n;
@@ -226,7 +278,10 @@ DraftPolicy::Choice DraftPolicy::choose_alone(const LaneRecord& lane, const Lane
                 .best = worth ? best : 0,
                 .rate = worth ? std::max(best_rate, plain) : plain,
                 .likely = likely.likely,
-                .expected = likely.expected};
+                .expected = likely.expected,
+                .hoped = likely.hoped,
+                .hope = likely.hope,
+                .hoped_expected = likely.hoped_expected};
       if (on_trial) break;
     }
   }
@@ -295,35 +350,44 @@ void DraftPolicy::probe(LaneRecord& lane, const Choice& choice, const LaneOffer&
   lane.plain_rounds += 1;
   // Drafts that were found already cost nothing to look at.
   for (const DraftOption& option : offer.options) {
-    if (drafters_[static_cast<size_t>(option.drafter)].free) grant = {option.drafter, 0, option.most};
+    if (is_free(option.drafter)) grant = {option.drafter, 0, option.most};
   }
-  if (!drafters_[static_cast<size_t>(choice.option.drafter)].free) try_paid(lane, choice, offer, room, grant);
+  if (!is_free(choice.option.drafter)) try_paid(lane, choice, offer, room, grant);
 }
 
 void DraftPolicy::try_paid(LaneRecord& lane, const Choice& choice, const LaneOffer& offer, int32_t room, Grant& grant) {
   DrafterRecord& drafter = drafters_[static_cast<size_t>(choice.option.drafter)];
   const bool unknown = drafter.outcomes < options_.first_outcomes;
-  if (lane.plain_rounds < (unknown ? options_.first_wait / 2 : lane.wait)) return;
   const int32_t others = lane.lanes - 1;
   const double plain = forward_.at(lane.lanes) / lane.lanes;
+  // What may well be worth it is tried as soon as the loss that is to be expected can be afforded.
+  const bool hopeful = !unknown && choice.hoped > 0 && choice.hope > 1.0 / std::max(forward_.at(lane.lanes), 1e-9);
+  const int32_t wait = unknown ? options_.first_wait / 2 : std::max(lane.wait, options_.longest_wait / 2);
+  if (!hopeful && lane.plain_rounds < wait) return;
+  const int32_t drafts = hopeful ? choice.hoped : choice.likely;
+  const double expected = hopeful ? choice.hoped_expected : choice.expected;
   const double reading = reading_seconds(choice.option);
-  const double rows = forward_.at(lane.lanes + choice.likely) - forward_.at(lane.lanes);
-  const double extra = extra_seconds(lane.lanes, choice.option.drafter, choice.likely);
-  const double worth = (choice.expected - 1.0) * plain;
-  const bool fed = !unknown && choice.likely > 0 && choice.likely <= room && worth > rows &&
-                   may_stake(lane, choice.option.drafter, extra, choice.expected, offer.tokens_left, others,
-                             std::max(probe_credit_ - reading, 0.0));
+  const double rows = forward_.at(lane.lanes + drafts) - forward_.at(lane.lanes);
+  const double extra = extra_seconds(lane.lanes, choice.option.drafter, drafts);
+  const double worth = (expected - 1.0) * plain;
+  const bool fed = !unknown && drafts > 0 && drafts <= room && worth > rows &&
+                   may_stake(lane, choice.option.drafter, extra, expected, offer.tokens_left, others,
+                             std::max(probe_credit_ * forward_.at(1) - reading, 0.0));
   const int32_t unfed = unfed_drafts(choice);
   const double cost = reading + (fed ? std::max(extra - worth, 0.0) : proposal_cost(choice.option.drafter, unfed));
   if (!unknown) {
-    if (cost > probe_credit_) return;
-    probe_credit_ -= cost;
+    const double rounds = cost / std::max(forward_.at(1), 1e-9);
+    const double most = options_.tries_of_left * std::min(static_cast<double>(offer.tokens_left), typical_reply_) +
+                        options_.probe_share * lane.elapsed / std::max(forward_.at(1), 1e-9);
+    if (rounds > probe_credit_ || lane.tried + rounds > most) return;
+    probe_credit_ -= rounds;
+    lane.tried += rounds;
     lane.wait = std::min(lane.wait * 2, options_.longest_wait);
     drafter.wait = lane.wait;
   }
   lane.plain_rounds = 0;
   if (fed) {
-    grant = {choice.option.drafter, choice.likely, 0};
+    grant = {choice.option.drafter, drafts, 0};
   } else {
     grant = {choice.option.drafter, 0, unfed};
   }
@@ -351,10 +415,10 @@ std::vector<Grant> DraftPolicy::allot(std::span<const LaneOffer> offers, int32_t
     check(found != lanes_.end(), "a lane asked for drafts before it was opened");
     found->second.lanes = lanes;
     found->second.elapsed += forward_.at(lanes) / lanes;
-    probe_credit_ += options_.probe_share * forward_.at(lanes) / lanes;
+    probe_credit_ += options_.probe_share * forward_.at(lanes) / lanes / std::max(forward_.at(1), 1e-9);
     choices.push_back(choose_alone(found->second, offer, lanes - 1));
   }
-  probe_credit_ = std::min(probe_credit_, options_.probe_rounds * forward_.at(1));
+  probe_credit_ = std::min(probe_credit_, options_.probe_rounds);
   fill(choices, offers, most_rows, grants);
   int32_t room = most_rows - lanes;
   for (const Grant& grant : grants) room -= grant.drafts;

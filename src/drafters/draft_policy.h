@@ -16,21 +16,34 @@
 
 namespace tensorfold::drafters {
 
-/// The chance that draft j + 1 lands when drafts 1..j did. Depths that were not tried are believed to be like the
-/// deepest that was.
+/// The chance that draft j + 1 lands when drafts 1..j did: the mean of so many outcomes of that depth, the oldest
+/// fading once there are more than the memory holds. Depths that were not tried are believed to be like the deepest
+/// that was.
 class AcceptanceByDepth {
  public:
   static constexpr size_t kDepths = 64;
-  /// `pooled`: every draft behind the first is taken to land alike (copies: they go on or they end), so that each
-  /// counts as an observation of all.
-  explicit AcceptanceByDepth(double prior, bool pooled = false) : pooled_(pooled) { chances_.fill(prior); }
-  /// A window of `drafted` drafts of which `accepted` landed; `weight` of the new observation.
-  void record(int32_t drafted, int32_t accepted, double weight);
+  /// Of a drafter over all lanes. `pooled`: every draft behind the first is taken to land alike (copies: they go on or
+  /// they end), so that each counts as an observation of all.
+  explicit AcceptanceByDepth(double prior, bool pooled = false);
+  /// Of one lane: begins with what `shared` believes, as if the lane had seen a few such outcomes itself.
+  static AcceptanceByDepth of_lane(const AcceptanceByDepth& shared);
+  /// A window of `drafted` drafts of which `accepted` landed.
+  void record(int32_t drafted, int32_t accepted);
   /// Chance of draft `depth` (from 0); past the table the last entry.
   [[nodiscard]] double at(int32_t depth) const;
+  /// What that chance may well be, for all that is known: its mean and a part of its standard error.
+  [[nodiscard]] double at_best(int32_t depth) const;
 
  private:
-  std::array<double, kDepths> chances_{};
+  struct Chance {
+    double mean = 0.0;
+    double outcomes = 0.0;  ///< that the mean stands for
+  };
+  void learn(Chance& chance, bool landed, double weight) const;
+
+  std::array<Chance, kDepths> chances_{};
+  size_t tried_ = 0;  ///< depths that were
+  double memory_ = 0.0;
   bool pooled_ = false;
 };
 
@@ -39,6 +52,18 @@ struct DraftOption {
   int32_t drafter = 0;       ///< as add_drafter numbered it
   int32_t most = 0;          ///< drafts it can make at most
   int32_t waiting_rows = 0;  ///< kept rows it must read before it can propose, beyond those of the last round
+};
+
+/// What a proposal of one drafter costs.
+enum class Proposing {
+  free,        ///< nothing (copies)
+  one_by_one,  ///< more with every draft (a chain)
+  at_once      ///< the same for any number of drafts (a block)
+};
+
+struct ProposalCost {
+  int32_t drafts = 0;
+  double seconds = 0.0;
 };
 
 struct LaneOffer {
@@ -58,13 +83,14 @@ struct Grant {
 class DraftPolicy {
  public:
   struct Options {
-    double margin = 1.06;    ///< a drafted round must beat a plain one by this: costs are known no better
+    double margin = 1.03;    ///< a drafted round must beat a plain one by this: costs are known no better
     int32_t first_wait = 8;  ///< plain rounds before the first probe; doubles up to longest_wait
     int32_t longest_wait = 128;
     int32_t deeper_every = 16;        ///< drafted rounds between tries of one draft more; doubles up to longest_wait
     double allowed_rounds = 1.5;      ///< plain rounds that a lane's drafts may lose
     double allowed_share = 0.015;     ///< and this share of the lane's rounds so far,
     double allowed_of_left = 0.04;    ///< but no more than this share of the rounds that may still come
+    double tries_of_left = .02;       ///< share of the rounds that may still come that tries may cost a lane
     double probe_rounds = 8.0;        ///< plain rounds that tries of a drafter may cost at once,
     double probe_share = 0.01;        ///< and their share of all rounds
     double trust = 0.8;               ///< of an expected gain, what counts before it was made (of a drafter known well)
@@ -72,11 +98,12 @@ class DraftPolicy {
     double typical_reply = 256.0;     ///< tokens of a reply, before any was seen
     int32_t least_waiting_rows = 16;  ///< so few waiting rows are read without asking whether that pays
   };
-  explicit DraftPolicy(Options options) : options_(options), typical_reply_(options.typical_reply) {}
+  explicit DraftPolicy(Options options)
+      : options_(options), typical_reply_(options.typical_reply), probe_credit_(options.probe_rounds) {}
   DraftPolicy() : DraftPolicy(Options{}) {}
 
-  /// `prior`: believed chance of a draft before anything is known. `free`: proposing costs nothing (copies).
-  int32_t add_drafter(std::string name, double prior, bool free);
+  /// `prior`: believed chance of a draft before anything is known.
+  int32_t add_drafter(std::string name, double prior, Proposing proposing);
   void open(int32_t lane);
   /// The lane's reply got `tokens` tokens.
   void close(int32_t lane, int32_t tokens = 0);
@@ -94,7 +121,8 @@ class DraftPolicy {
   void record_unfed(int32_t lane, int32_t drafter, int32_t drafted, int32_t right);
   /// What a round of `rows` rows costs, measured on purpose.
   void calibrate_forward(int32_t rows, double seconds) { forward_.set(rows, seconds); }
-  void calibrate_proposal(int32_t drafter, int32_t drafts, double seconds);
+  /// What proposals of so many drafts cost, measured on purpose; all that was known before is forgotten.
+  void calibrate_proposal(int32_t drafter, std::span<const ProposalCost> costs);
   void calibrate_waiting_row(int32_t drafter, double seconds) {
     drafters_[static_cast<size_t>(drafter)].seconds_a_waiting_row = seconds;
   }
@@ -117,7 +145,7 @@ class DraftPolicy {
  private:
   struct DrafterRecord {
     std::string name;
-    bool free;
+    Proposing proposing;
     AcceptanceByDepth acceptance;
     CostTable cost;
     int32_t outcomes = 0;
@@ -125,6 +153,9 @@ class DraftPolicy {
     int32_t plain_rounds = 0;          ///< and those that went by since the last one
     double seconds_a_waiting_row = 0;  ///< 0: unmeasured
   };
+  [[nodiscard]] bool is_free(int32_t drafter) const {
+    return drafters_[static_cast<size_t>(drafter)].proposing == Proposing::free;
+  }
   struct LaneRecord {
     std::vector<AcceptanceByDepth> acceptance;  ///< by drafter
     std::vector<int32_t> rounds;                ///< outcomes by drafter
@@ -137,6 +168,7 @@ class DraftPolicy {
     int32_t won_drafter = -1;  ///< whose last window was worth what it took,
     int32_t won_drafts = 0;    ///< and how many it had; 0: it was not
     int32_t lanes = 1;         ///< of the round it was last granted in
+    double tried = 0.0;        ///< plain rounds that tries were taken to cost it
     double gained = 0.0;       ///< seconds that drafts saved against plain rounds; below 0: lost
     double elapsed = 0.0;      ///< seconds of its rounds, had they been plain
   };
@@ -147,8 +179,11 @@ class DraftPolicy {
     int32_t offered = 0;  ///< drafts of the option as offered
     int32_t best = 0;
     double rate = 0.0;
-    int32_t likely = 0;     ///< the deepest with about the highest rate, whether that pays or not
-    double expected = 1.0;  ///< tokens of such a window
+    int32_t likely = 0;           ///< the deepest with about the highest rate, whether that pays or not
+    double expected = 1.0;        ///< tokens of such a window
+    int32_t hoped = 0;            ///< the depth whose rate may well be the highest,
+    double hope = 0.0;            ///< that rate,
+    double hoped_expected = 1.0;  ///< and the tokens that are expected of it all the same
   };
 
   /// The option and depth with the highest rate for a lane that stands alone with `others` rows beside it.
@@ -182,7 +217,8 @@ class DraftPolicy {
   std::vector<DrafterRecord> drafters_;
   std::unordered_map<int32_t, LaneRecord> lanes_;
   double typical_reply_;
-  double probe_credit_ = 0.0;  ///< seconds that tries may cost now
+  int32_t replies_ = 0;  ///< that were counted in it
+  double probe_credit_;  ///< plain rounds that tries may cost now
 };
 
 }  // namespace tensorfold::drafters

@@ -69,6 +69,10 @@ class Drafter {
   virtual void absorb(std::span<const KeptRows> kept, backend::Tensor hidden, backend::Tensor taps) = 0;
   /// Rows of the lane that were kept and that the drafter has yet to read before it can propose.
   [[nodiscard]] virtual int32_t waiting_rows(int32_t /*lane*/) const { return 0; }
+  /// Whether a proposal costs the same for any number of drafts (a block), and not more with each (a chain).
+  [[nodiscard]] virtual bool proposes_at_once() const { return false; }
+  /// The most drafts that it ever proposes.
+  [[nodiscard]] virtual int32_t most_drafts() const { return INT32_MAX; }
   /// Fills out[i] for requests[i]; an empty draft is always allowed.
   virtual void propose(std::span<const DraftRequest> requests, std::span<Draft> out) = 0;
   /// What became of a proposal: `accepted` tokens of it stand in the reply.

@@ -34,6 +34,7 @@ class MtpDrafter : public Drafter {
   void close(int32_t lane) override;
   void absorb(std::span<const KeptRows> kept, backend::Tensor hidden, backend::Tensor taps) override;
   [[nodiscard]] int32_t waiting_rows(int32_t lane) const override { return waiting_.count(lane); }
+  [[nodiscard]] int32_t most_drafts() const override { return options_.most; }
   void propose(std::span<const DraftRequest> requests, std::span<Draft> out) override;
 
  private:

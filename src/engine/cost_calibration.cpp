@@ -157,7 +157,13 @@ void CostCalibration::run(std::span<const int32_t> tokens, const std::function<b
   pool_.close(sequence.lane);
   done_ = done_ || ++runs_ >= most_runs;
   for (const auto& [rows, seconds] : fastest_) drafts_.calibrate_forward(rows, seconds);
-  for (const auto& [which, seconds] : drafted_) drafts_.calibrate_round(which.first, which.second, seconds);
+  for (int32_t drafter = 0; drafter < drafts_.count(); ++drafter) {
+    std::vector<drafters::ProposalCost> rounds;
+    for (const auto& [which, seconds] : drafted_) {
+      if (which.first == drafter) rounds.push_back({.drafts = which.second, .seconds = seconds});
+    }
+    drafts_.calibrate_rounds(drafter, rounds);
+  }
 }
 
 }  // namespace tensorfold::engine

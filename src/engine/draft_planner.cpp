@@ -33,7 +33,10 @@ DraftPlanner::DraftPlanner(std::vector<std::unique_ptr<drafters::Drafter>> draft
   for (const auto& drafter : drafters_) {
     const drafters::TargetOutputs wants = drafter->wants();
     free_.push_back(!wants.hidden && wants.tap_layers.empty() && drafter->cache_layout().entries.empty());
-    policy_.add_drafter(std::string(drafter->name()), prior_chance, free_.back());
+    policy_.add_drafter(std::string(drafter->name()), prior_chance,
+                        free_.back()                  ? drafters::Proposing::free
+                        : drafter->proposes_at_once() ? drafters::Proposing::at_once
+                                                      : drafters::Proposing::one_by_one);
     wants_.hidden = wants_.hidden || wants.hidden;
     if (wants.tap_layers.empty()) continue;
     check(wants_.tap_layers.empty(), "two drafters that tap layers cannot run together");
@@ -162,6 +165,12 @@ void DraftPlanner::record_forward(int32_t rows, int32_t lanes, double seconds) {
     policy_.record_forward(rows, seconds);
     return;
   }
+  if (!policy_.forward_costs().measured_at(rows)) {
+    // What such a round costs without a proposal is a guess: nothing can be learnt from the difference.
+    policy_.record_forward(rows, seconds);
+    if (each > 0) policy_.record_proposal(paid.drafter, each, paid.seconds / paid.lanes);
+    return;
+  }
   // A proposal also costs what the round after it takes longer: it drives the target's weights out of the caches.
   const double whole = paid.seconds + seconds - policy_.forward_costs().at(rows);
   if (each > 0) policy_.record_proposal(paid.drafter, each, std::max(whole, 0.5 * paid.seconds) / paid.lanes);
@@ -183,8 +192,12 @@ drafters::Draft DraftPlanner::propose_for_calibration(const Sequence& sequence, 
   return draft;
 }
 
-void DraftPlanner::calibrate_round(int32_t drafter, int32_t drafts, double seconds) {
-  policy_.calibrate_proposal(drafter, drafts, std::max(0.0, seconds - policy_.forward_costs().at(1 + drafts)));
+void DraftPlanner::calibrate_rounds(int32_t drafter, std::span<const drafters::ProposalCost> rounds) {
+  std::vector<drafters::ProposalCost> costs(rounds.begin(), rounds.end());
+  for (drafters::ProposalCost& cost : costs) {
+    cost.seconds = std::max(0.0, cost.seconds - policy_.forward_costs().at(1 + cost.drafts));
+  }
+  policy_.calibrate_proposal(drafter, costs);
 }
 
 std::string DraftPlanner::describe_costs() const {
@@ -219,7 +232,8 @@ void DraftPlanner::grant_by_policy(std::span<Lane> lanes, int32_t most_rows) {
         .lane = lane.sequence->lane_index, .options = {}, .tokens_left = lane.sequence->reply_left()};
     for (size_t d = 0; d < drafters_.size(); ++d) {
       // What a drafter found from tokens alone is all that it can offer.
-      const int32_t most = free_[d] ? static_cast<int32_t>(lane.found[d].tokens.size()) : lane.room;
+      const int32_t most = free_[d] ? static_cast<int32_t>(lane.found[d].tokens.size())
+                                    : std::min(lane.room, drafters_[d]->most_drafts());
       if (most <= 0 || !open_lanes_.at(offer.lane)[d]) continue;
       offer.options.push_back(
           {.drafter = static_cast<int32_t>(d), .most = most, .waiting_rows = drafters_[d]->waiting_rows(offer.lane)});

@@ -55,7 +55,8 @@ class DraftPlanner {
   /// them (the first for a lane reads its prompt), and what rounds were measured to take, with a proposal or without.
   drafters::Draft propose_for_calibration(const Sequence& sequence, int32_t drafter, int32_t most);
   void calibrate_forward(int32_t rows, double seconds) { policy_.calibrate_forward(rows, seconds); }
-  void calibrate_round(int32_t drafter, int32_t drafts, double seconds);
+  /// Whole rounds with so many drafts of a drafter, after those without.
+  void calibrate_rounds(int32_t drafter, std::span<const drafters::ProposalCost> rounds);
   [[nodiscard]] int32_t count() const { return static_cast<int32_t>(drafters_.size()); }
   /// Whether a drafter proposes from tokens alone, at no cost.
   [[nodiscard]] bool is_free(int32_t drafter) const { return free_[static_cast<size_t>(drafter)]; }

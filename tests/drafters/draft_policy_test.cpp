@@ -47,7 +47,7 @@ TEST(DraftPolicy, ReachesTheBestRateOfTheTableAndNeverFallsFarBelowPlainRounds) 
   for (const double chance : {0.0, 0.2, 0.5, 0.8, 0.95}) {
     for (const double slope : {0.05, 0.2, 0.5, 1.0}) {
       DraftPolicy policy;
-      const int32_t drafter = policy.add_drafter("test", 0.8, true);
+      const int32_t drafter = policy.add_drafter("test", 0.8, Proposing::free);
       policy.open(0);
       const double rate = play(policy, drafter, chance, slope, 3000, random);
       EXPECT_GE(rate, 0.9 * best_rate(chance, slope)) << "chance " << chance << " slope " << slope;
@@ -58,8 +58,8 @@ TEST(DraftPolicy, ReachesTheBestRateOfTheTableAndNeverFallsFarBelowPlainRounds) 
 
 TEST(DraftPolicy, ProbesOfALosingDrafterBackOffToOneRoundIn128) {
   DraftPolicy policy;
-  const int32_t drafter = policy.add_drafter("test", 0.8, false);
-  policy.calibrate_proposal(drafter, 1, 0.2);
+  const int32_t drafter = policy.add_drafter("test", 0.8, Proposing::one_by_one);
+  policy.calibrate_proposal(drafter, std::vector<ProposalCost>{{1, 0.2}});
   policy.open(0);
   int32_t probes = 0;
   for (int round = 0; round < 4000; ++round) {
@@ -76,7 +76,7 @@ TEST(DraftPolicy, ProbesOfALosingDrafterBackOffToOneRoundIn128) {
 
 TEST(DraftPolicy, RowsGoToTheLanesWhoseDraftsLand) {
   DraftPolicy policy;
-  const int32_t drafter = policy.add_drafter("test", 0.8, true);
+  const int32_t drafter = policy.add_drafter("test", 0.8, Proposing::free);
   policy.open(0);
   policy.open(1);
   for (int i = 0; i < 100; ++i) {
@@ -93,7 +93,7 @@ TEST(DraftPolicy, RowsGoToTheLanesWhoseDraftsLand) {
 TEST(DraftPolicy, GrantsNeverExceedTheRowsOrWhatWasOffered) {
   std::mt19937 random(3);
   DraftPolicy policy;
-  const int32_t drafter = policy.add_drafter("test", 0.9, false);
+  const int32_t drafter = policy.add_drafter("test", 0.9, Proposing::one_by_one);
   for (int32_t lane = 0; lane < 8; ++lane) policy.open(lane);
   for (int round = 0; round < 2000; ++round) {
     const int32_t lanes = 1 + static_cast<int32_t>(random() % 8);
@@ -125,11 +125,10 @@ void calibrate(DraftPolicy& policy) {
 
 TEST(DraftPolicy, ADrafterThatIsAlwaysWrongCostsNoReplyATwentieth) {
   DraftPolicy policy;
-  const int32_t paid = policy.add_drafter("paid", 0.8, false);
-  const int32_t free = policy.add_drafter("free", 0.8, true);
+  const int32_t paid = policy.add_drafter("paid", 0.8, Proposing::one_by_one);
+  const int32_t free = policy.add_drafter("free", 0.8, Proposing::free);
   calibrate(policy);
-  policy.calibrate_proposal(paid, 1, 0.15);
-  policy.calibrate_proposal(paid, 4, 0.5);
+  policy.calibrate_proposal(paid, std::vector<ProposalCost>{{1, 0.15}, {4, 0.5}});
   for (int reply = 0; reply < 20; ++reply) {
     policy.open(0);
     double seconds = 0.0;
@@ -150,7 +149,7 @@ TEST(DraftPolicy, ADrafterThatIsAlwaysWrongCostsNoReplyATwentieth) {
 
 TEST(DraftPolicy, CopiesThatGoOnReachWideWindowsSoon) {
   DraftPolicy policy;
-  const int32_t copies = policy.add_drafter("copy", 0.7, true);
+  const int32_t copies = policy.add_drafter("copy", 0.7, Proposing::free);
   calibrate(policy);
   policy.open(0);
   double seconds = 0.0;
@@ -171,7 +170,7 @@ TEST(DraftPolicy, CopiesThatGoOnReachWideWindowsSoon) {
   EXPECT_GE(widest, 3);
   // Where rows are cheap, the widest window is best and is reached.
   DraftPolicy cheap;
-  const int32_t same = cheap.add_drafter("copy", 0.7, true);
+  const int32_t same = cheap.add_drafter("copy", 0.7, Proposing::free);
   for (const int32_t rows : {1, 8, 64}) cheap.calibrate_forward(rows, 1.0 + 0.02 * (rows - 1));
   cheap.open(0);
   int32_t rounds = 0;
@@ -186,9 +185,9 @@ TEST(DraftPolicy, CopiesThatGoOnReachWideWindowsSoon) {
 TEST(DraftPolicy, ADrafterThatPaysOnlyWhenItIsDeepIsFoundByTriesThatAreNotFed) {
   // A block drafter: seven drafts cost what one costs, and only nearly all of them landing is worth it.
   DraftPolicy policy;
-  const int32_t block = policy.add_drafter("block", 0.7, false);
+  const int32_t block = policy.add_drafter("block", 0.7, Proposing::at_once);
   calibrate(policy);
-  for (const int32_t drafts : {1, 4, 7}) policy.calibrate_proposal(block, drafts, 1.5);
+  policy.calibrate_proposal(block, std::vector<ProposalCost>{{1, 1.5}, {4, 1.5}, {7, 1.5}});
   policy.open(0);
   double seconds = 0.0;
   double tokens = 0.0;
@@ -224,7 +223,9 @@ struct Replay {
   }
   void calibrate(DraftPolicy& policy, int32_t drafter) const {
     for (const int32_t count : {1, 2, 3, 4, 6, 8, 12, 16, 64}) policy.calibrate_forward(count, rows(count));
-    for (const int32_t drafts : {1, 2, 4, 8}) policy.calibrate_proposal(drafter, drafts, propose(drafts));
+    std::vector<ProposalCost> costs;
+    for (const int32_t drafts : {1, 2, 4, 8}) costs.push_back({drafts, propose(drafts)});
+    policy.calibrate_proposal(drafter, costs);
     policy.calibrate_waiting_row(drafter, 0.05);
   }
   /// Seconds of the reply when it always drafts so many.
@@ -242,7 +243,7 @@ struct Replay {
     int32_t waiting = 30;
     for (size_t at = 1; at < hard.size();) {
       const auto left = static_cast<int32_t>(hard.size() - at);
-      const LaneOffer offer{0, {{drafter, std::min(63, left), waiting}}, left};
+      const LaneOffer offer{0, {{drafter, std::min(most, left), waiting}}, left};
       const Grant grant = policy.allot({&offer, 1}, 64)[0];
       const int32_t drafts = std::min(grant.drafts, most);
       const int32_t asked = std::min(std::max(grant.drafts, grant.unfed), most);
@@ -283,7 +284,8 @@ struct Shares {
 };
 Shares replay_many(const Replay& kind, double hard, size_t tokens, std::mt19937& random) {
   DraftPolicy policy;
-  const int32_t drafter = policy.add_drafter("test", 0.7, false);
+  const int32_t drafter =
+      policy.add_drafter("test", 0.7, kind.chained > 0.0 ? Proposing::one_by_one : Proposing::at_once);
   kind.calibrate(policy, drafter);
   std::vector<double> fixed(static_cast<size_t>(kind.most) + 1, 0.0);
   double played = 0.0;
@@ -328,9 +330,9 @@ TEST(DraftPolicy, ADrafterThatGainsNothingCostsLessThanATwentieth) {
 
 TEST(DraftPolicy, WaitingRowsAreReadOnlyWhereThatPays) {
   DraftPolicy policy;
-  const int32_t paid = policy.add_drafter("paid", 0.9, false);
+  const int32_t paid = policy.add_drafter("paid", 0.9, Proposing::one_by_one);
   for (const int32_t rows : {1, 8}) policy.calibrate_forward(rows, 1.0 + 0.1 * (rows - 1));
-  policy.calibrate_proposal(paid, 1, 0.1);
+  policy.calibrate_proposal(paid, std::vector<ProposalCost>{{1, 0.1}});
   policy.record_waiting_rows(paid, 100, 5.0);
   policy.open(0);
   const auto drafts = [&](int32_t waiting, int32_t left) {
