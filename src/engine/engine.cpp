@@ -193,6 +193,7 @@ class ThreadedEngine final : public Engine {
 
   void work() {
     try {
+      rounds_.drop_cancelled();  // who waits takes such a lane in this round
       admit_waiting();
       std::vector<std::shared_ptr<Sequence>> yielded;
       rounds_.step(yielded);

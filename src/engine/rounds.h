@@ -48,6 +48,8 @@ class Rounds {
   /// Gives a sequence a lane and resumes it from the longest kept prefix. False when no lane is free or the pages for
   /// its tokens cannot be found without taking them from running sequences.
   bool admit(const std::shared_ptr<Sequence>& sequence);
+  /// Ends what was cancelled, so that its lanes are free.
+  void drop_cancelled();
   /// One round. Finished sequences have left and reported; `yielded` receives those that had to give up their place.
   void step(std::vector<std::shared_ptr<Sequence>>& yielded);
   /// Takes a running sequence's place away; it can be admitted again and loses nothing but time.
@@ -74,7 +76,6 @@ class Rounds {
     int32_t logit_rows = 0;
   };
 
-  void drop_cancelled();
   bool make_pages(Sequence& sequence, int32_t tokens, std::vector<std::shared_ptr<Sequence>>& yielded);
   Round compose(std::vector<std::shared_ptr<Sequence>>& yielded);
   /// The sequences that decode, with pages for their pending token.

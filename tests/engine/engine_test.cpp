@@ -1,6 +1,8 @@
 // The engine on the demonstration model: recorded replies, and the same bytes whatever runs beside or drafts ahead.
 #include "engine/engine.h"
 
+#include <future>
+
 #include "base/error.h"
 #include "engine/cache_pool.h"
 #include "engine_fixture.h"
@@ -143,6 +145,84 @@ TEST(Engine, ACancelledReplyFreesItsLane) {
   EXPECT_EQ(first.wait().reason, FinishReason::cancelled);
   EXPECT_EQ(second.wait().reason, FinishReason::length);
   EXPECT_LT(first.tokens().size(), 800U);
+}
+
+TEST(Engine, WhoWaitsTakesTheLaneOfWhoLeavesInTheNextRound) {
+  const auto cases = golden_cases();
+  EngineOptions options = small_options();
+  options.parallel = 2;
+  const auto engine = start(options);
+  std::promise<std::shared_ptr<Ticket>> everybody_is_in;
+  // All callbacks come from the engine's thread; the reply that stays gets a token in every round.
+  int leaver_tokens = 0;
+  int stayer_tokens = 0;
+  int at_leaving = -1;
+  int at_entering = -1;
+  Reply leaver;
+  Reply stayer;
+  Reply entering;
+  Request leaves = make_request(cases[0].prompt, 400);
+  leaves.end_tokens.clear();
+  leaves.on_tokens = [&](std::span<const int32_t> tokens, std::span<const TokenLogprobs>) {
+    leaver_tokens += static_cast<int>(tokens.size());
+    if (leaver_tokens == 5) {
+      everybody_is_in.get_future().get()->cancel();
+      at_leaving = stayer_tokens;
+    }
+    return true;
+  };
+  Request stays = make_request(cases[1].prompt, 40);
+  stays.end_tokens.clear();
+  stays.on_tokens = [&](std::span<const int32_t> tokens, std::span<const TokenLogprobs>) {
+    stayer_tokens += static_cast<int>(tokens.size());
+    return true;
+  };
+  Request enters = make_request(cases[2].prompt, 4);
+  enters.on_tokens = [&](std::span<const int32_t>, std::span<const TokenLogprobs>) {
+    if (at_entering < 0) at_entering = stayer_tokens;
+    return true;
+  };
+  leaver.attach(leaves);
+  stayer.attach(stays);
+  entering.attach(enters);
+  const auto ticket = engine->submit(std::move(leaves));
+  engine->submit(std::move(stays));
+  engine->submit(std::move(enters));
+  everybody_is_in.set_value(ticket);
+  EXPECT_EQ(leaver.wait().reason, FinishReason::cancelled);
+  entering.wait();
+  stayer.wait();
+  EXPECT_EQ(leaver_tokens, 5);
+  ASSERT_GE(at_leaving, 1) << "both ran before";
+  // What is left of the round of leaving, and the one round that already reads the next prompt.
+  EXPECT_LE(at_entering - at_leaving, 2);
+}
+
+TEST(Engine, ACheckpointSlotIsAStateThatStays) {
+  const auto cases = golden_cases();
+  // The same three prompts twice: with room for all their states every one resumes, with one slot only the last kept.
+  const auto resumed = [&](int32_t slots) {
+    EngineOptions options = small_options();
+    options.parallel = 1;
+    options.kept_states = slots;
+    options.host_bytes = 0;
+    const auto engine = start(options);
+    int32_t found = 0;
+    for (int turn = 0; turn < 2; ++turn) {
+      for (size_t i = 0; i < 3; ++i) {
+        Request request = make_request(cases[i].prompt, 4);
+        request.draft = false;
+        Reply reply;
+        reply.attach(request);
+        engine->submit(std::move(request));
+        found += turn > 0 && reply.wait().statistics.cached_tokens > 0 ? 1 : 0;
+        reply.wait();
+      }
+    }
+    return found;
+  };
+  EXPECT_EQ(resumed(16), 3);
+  EXPECT_LT(resumed(1), 3);
 }
 
 TEST(Engine, RefusesWhatCanNeverRun) {

@@ -76,6 +76,42 @@ TEST(MemoryPlan, FitsTheBudgetOrSaysWhatWould) {
   EXPECT_THROW(plan_memory(options, costs, 2048, 512, 1 << 20), Error);
 }
 
+TEST(MemoryPlan, AContextOfZeroLeavesRoomToKeepAPromptBesideTheOneThatRuns) {
+  EngineOptions options;
+  options.parallel = 1;
+  options.context = 0;
+  const CacheCosts costs{.page_bytes = 1 << 20, .state_bytes = 8 << 20};
+  const uint64_t budget = uint64_t{1} << 30;
+  const MemoryPlan plan = plan_memory(options, costs, 262144, 512, budget);
+  EXPECT_LT(plan.context, 262144) << "memory is what bounds it";
+  EXPECT_GE(plan.cache.pages * options.page_tokens, 2 * plan.context);
+  // As much again as it offers still fits, twice more does not.
+  options.context = plan.context + 1024;
+  EXPECT_NO_THROW(plan_memory(options, costs, 262144, 512, budget));
+  options.context = 3 * plan.context;
+  EXPECT_THROW(plan_memory(options, costs, 262144, 512, budget), Error);
+}
+
+TEST(MemoryPlan, CheckpointSlotsAreGrantedAsAskedAndTakenFromTheSameMemory) {
+  EngineOptions options;
+  options.parallel = 2;
+  const CacheCosts costs{.page_bytes = 1 << 20, .state_bytes = 8 << 20};
+  const uint64_t budget = uint64_t{1} << 30;
+  options.kept_states = 3;
+  const MemoryPlan few = plan_memory(options, costs, 262144, 512, budget);
+  options.kept_states = 100;
+  const MemoryPlan many = plan_memory(options, costs, 262144, 512, budget);
+  EXPECT_EQ(few.kept_states, 3);
+  EXPECT_EQ(many.kept_states, 100);
+  EXPECT_EQ(many.cache.state_slots - few.cache.state_slots, 97);
+  EXPECT_LT(many.context, few.context);
+  EXPECT_LE(
+      static_cast<uint64_t>(many.cache.pages) * (1 << 20) + static_cast<uint64_t>(many.cache.state_slots) * (8 << 20),
+      budget);
+  options.kept_states = 1000;
+  EXPECT_THROW(plan_memory(options, costs, 262144, 512, budget), Error);
+}
+
 TEST(TokenCounts, AddAPathWithoutCommittingToIt) {
   TokenCounts counts;
   counts.add_prompt(std::vector<int32_t>{5, 5, 9});
