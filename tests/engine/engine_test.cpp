@@ -1,6 +1,7 @@
 // The engine on the demonstration model: recorded replies, and the same bytes whatever runs beside or drafts ahead.
 #include "engine/engine.h"
 
+#include <array>
 #include <future>
 
 #include "base/error.h"
@@ -151,6 +152,7 @@ TEST(Engine, WhoWaitsTakesTheLaneOfWhoLeavesInTheNextRound) {
   const auto cases = golden_cases();
   EngineOptions options = small_options();
   options.parallel = 2;
+  options.decode_share = 0.0;  // a prompt waits for nobody
   const auto engine = start(options);
   std::promise<std::shared_ptr<Ticket>> everybody_is_in;
   // All callbacks come from the engine's thread; the reply that stays gets a token in every round.
@@ -200,23 +202,26 @@ TEST(Engine, WhoWaitsTakesTheLaneOfWhoLeavesInTheNextRound) {
 
 TEST(Engine, ACheckpointSlotIsAStateThatStays) {
   const auto cases = golden_cases();
-  // The same three prompts twice: with room for all their states every one resumes, with one slot only the last kept.
+  // Three conversations of two turns: with room for the states of all, every second turn resumes; with one slot, not.
   const auto resumed = [&](int32_t slots) {
     EngineOptions options = small_options();
     options.parallel = 1;
     options.kept_states = slots;
     options.host_bytes = 0;
     const auto engine = start(options);
+    std::array<std::vector<int32_t>, 3> said;
     int32_t found = 0;
     for (int turn = 0; turn < 2; ++turn) {
-      for (size_t i = 0; i < 3; ++i) {
-        Request request = make_request(cases[i].prompt, 4);
-        request.draft = false;
+      for (size_t i = 0; i < said.size(); ++i) {
+        if (turn == 0) said[i] = cases[i].prompt;
+        Request request = make_request(said[i], 6);
         Reply reply;
         reply.attach(request);
         engine->submit(std::move(request));
         found += turn > 0 && reply.wait().statistics.cached_tokens > 0 ? 1 : 0;
         reply.wait();
+        said[i].insert(said[i].end(), reply.tokens().begin(), reply.tokens().end());
+        said[i].insert(said[i].end(), {7, 8, 9});
       }
     }
     return found;
