@@ -116,7 +116,6 @@ void CudaBackend::product(const Project& a, Activation input, int32_t rows) {
       fail(ErrorKind::unsupported, "the cuda backend has no GELU and no squared ReLU after a product yet");
   }
   if (a.limit > 0.0F) fail(ErrorKind::unsupported, "the cuda backend has no limited SwiGLU yet");
-  const RowProductShape shape{processors_, 104 << 10, 2};
   if (recording_ != nullptr) {
     p.partials = program_partials(row_product_partials(weights, kMostProgramRows / 8));
     recording_->product(p, a.norm != nullptr ? row_squares(input.width) : nullptr, a.epsilon);
@@ -130,7 +129,9 @@ void CudaBackend::product(const Project& a, Activation input, int32_t rows) {
   }
   for (int32_t first = 0; first < rows; first += kMostRowsAProduct) {
     p.first_row = first;
-    launch_row_product(p, row_tiles_of(std::min(rows - first, kMostRowsAProduct)), shape, stream_);
+    const int row_tiles = row_tiles_of(std::min(rows - first, kMostRowsAProduct));
+    const bool wide = row_tiles == 4 && weights.format == WeightFormat::affine4;
+    launch_row_product(p, row_tiles, {processors_, wide ? 200 << 10 : 104 << 10, wide ? 4 : 2}, stream_);
   }
 }
 

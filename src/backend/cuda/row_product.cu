@@ -1,5 +1,6 @@
 #include "backend/cuda/row_product.h"
 #include "backend/cuda/row_product_launch.cuh"
+#include "backend/cuda/row_product_wide.h"
 
 namespace tensorfold::backend::cuda {
 
@@ -22,7 +23,7 @@ void launch_row_product(const RowProduct& product, int row_tiles, const RowProdu
   else if (row_tiles == 2)
     launch_row_product_as<affine, 2>(product, shape, stream);
   else
-    launch_row_product_as<affine, 4>(product, shape, stream);
+    launch_wide_row_product(product, shape, stream);
 }
 
 }  // namespace tensorfold::backend::cuda
