@@ -101,7 +101,7 @@ class Bench {
     const int32_t n = rows;
     cuda_check(cudaMemcpy(count_.data(), &n, 4, cudaMemcpyHostToDevice), "copy");
     constexpr WeightFormat format = WeightFormat::affine4;
-    allow_shared_memory(row_product_kernel<format, RowTiles>, 227 * 1024);
+    if constexpr (RowTiles < 4) allow_shared_memory(row_product_kernel<format, RowTiles>, 227 * 1024);
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t exec = nullptr;
     cuda_check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal), "capture");
@@ -124,7 +124,9 @@ class Bench {
       if (between && s.inputs == 5120)
         launch(between_kernel, dim3(rows), dim3(256), 0, stream_, residual_.data(), input_.data(), 5120);
       const RowProductShape shape{132 * per_sm, shared_kb * 1024, stages};
-      if (overlap) {
+      if constexpr (RowTiles == 4) {
+        launch_row_product(p, RowTiles, shape, stream_);
+      } else if (overlap) {
         launch_row_product_as<format, RowTiles>(p, shape, stream_);
       } else {
         const ProductRing ring = make_ring<format, RowTiles>(p.weights, shape);
