@@ -131,7 +131,7 @@ void CudaBackend::product(const Project& a, Activation input, int32_t rows) {
     p.first_row = first;
     const int row_tiles = row_tiles_of(std::min(rows - first, kMostRowsAProduct));
     const bool wide = row_tiles == 4 && weights.format == WeightFormat::affine4;
-    launch_row_product(p, row_tiles, {processors_, wide ? 200 << 10 : 104 << 10, wide ? 3 : 2}, stream_);
+    launch_row_product(p, row_tiles, {processors_, wide ? 200 << 10 : 104 << 10, 2}, stream_);
   }
 }
 
