@@ -7,39 +7,27 @@
 //   pairs
 // The floor of a drafted run is the best E/C of its table; the goals are 0.9 of it, and never below 0.95 of serial.
 #include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
 #include <fstream>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <random>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
-#include <sched.h>
 
-#include "backend/keyed_sampling.h"
 #include "base/error.h"
 #include "drafters/drafter_set.h"
 #include "drafters/scripted_drafter.h"
-#include "engine/engine.h"
-#include "families/checkpoint.h"
+#include "drafting_contestants.h"
 #include "server/prompt_renderer.h"
 #include "text/tokenizer.h"
 
 namespace tensorfold {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-using Drafters = std::vector<std::unique_ptr<drafters::Drafter>>;
 
 constexpr double kGoalOfBest = 0.9;
 constexpr double kGoalOfSerial = 0.95;
@@ -57,194 +45,7 @@ struct Settings {
   int counts = 0;  ///< > 0: also print what was drafted
 };
 
-struct Ask {
-  std::vector<int32_t> prompt;
-  int32_t tokens = 128;
-  double temperature = 0.0;
-  bool end = true;  ///< whether end tokens end it
-};
-
-/// Requests that are served one after the other, or all at once.
-struct Workload {
-  std::string name;
-  std::vector<Ask> asks;
-  bool together = false;
-};
-
-/// What became of a workload.
-struct Run {
-  double whole = 0.0;   ///< seconds from the first request to the last reply
-  double cpu = 0.0;     ///< processor seconds of this process meanwhile
-  double decode = 0.0;  ///< seconds of decoding, added over replies
-  int64_t tokens = 0;   ///< behind the first of each reply
-  int64_t rounds = 0;
-  int64_t drafted = 0;
-  int64_t accepted = 0;
-  std::vector<std::vector<int32_t>> replies;
-  [[nodiscard]] double rate() const { return static_cast<double>(tokens) / std::max(decode, 1e-9); }
-  [[nodiscard]] double expected() const {
-    return rounds > 0 ? static_cast<double>(tokens) / static_cast<double>(rounds) : 1.0;
-  }
-};
-
-/// Threads that are made from now on run on the cores from `first` to before `last`. Where the system places the
-/// engines' threads and the backend's must not differ between contestants.
-void make_threads_on(int first, int last) {
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  for (int core = first; core < last; ++core) CPU_SET(static_cast<size_t>(core), &cores);
-  sched_setaffinity(0, sizeof cores, &cores);
-}
-
-/// A backend whose further threads stay beside the engines' core.
-std::unique_ptr<backend::Backend> make_backend(int threads) {
-  if (threads > 1) make_threads_on(1, threads);
-  auto made = backend::make_cpu_backend(threads);
-  make_threads_on(0, 1);
-  return made;
-}
-
-double processor_seconds() {
-  timespec time{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-struct Subject {
-  std::unique_ptr<backend::Backend> backend;
-  std::unique_ptr<families::Model> model;
-};
-
-/// An engine, and whether it has measured what its rounds cost.
-struct Started {
-  std::unique_ptr<engine::Engine> engine;
-  std::shared_ptr<std::atomic<bool>> calibrated = std::make_shared<std::atomic<bool>>(false);
-};
-
-/// An engine under a name. depth < 0: the policy decides.
-struct Contestant {
-  std::string name;
-  int32_t depth = 0;
-  Started started;
-};
-
-Started start(Subject& subject, Drafters made, int32_t depth, int32_t parallel = 1) {
-  engine::EngineOptions options;
-  options.context = 2048;
-  options.parallel = parallel;
-  options.keep_prefixes = false;
-  options.kept_states = 1;
-  options.memory_budget = uint64_t{512} << 20;
-  options.prefill_rows = 256;
-  options.drafts = !made.empty();
-  options.fixed_drafts = depth;
-  Started started;
-  options.log = [calibrated = started.calibrated](const std::string& line) {
-    fmt::print("  ({})\n", line);
-    *calibrated = true;
-  };
-  started.engine = engine::start_engine(*subject.backend, *subject.model, options, std::move(made));
-  return started;
-}
-
-Run play(engine::Engine& engine, const Workload& workload, const std::vector<int32_t>& end_tokens) {
-  Run run;
-  run.replies.resize(workload.asks.size());
-  std::mutex mutex;
-  std::condition_variable done;
-  size_t left = workload.asks.size();
-  const auto submit = [&](size_t i) {
-    const Ask& ask = workload.asks[i];
-    engine::Request request;
-    request.prompt = ask.prompt;
-    request.max_tokens = ask.tokens;
-    if (ask.end) request.end_tokens = end_tokens;
-    request.sampling = {.temperature = ask.temperature,
-                        .top_k = 0,
-                        .top_p = 0.95,
-                        .min_p = 0.0,
-                        .seed = backend::default_seed(ask.prompt)};
-    request.on_tokens = [&run, i](std::span<const int32_t> tokens, std::span<const engine::TokenLogprobs>) {
-      run.replies[i].insert(run.replies[i].end(), tokens.begin(), tokens.end());
-      return true;
-    };
-    request.on_finish = [&](const engine::ReplyResult& result) {
-      const std::lock_guard lock(mutex);
-      run.decode += result.statistics.decode_seconds;
-      run.tokens += result.statistics.reply_tokens - 1;
-      run.rounds += result.statistics.rounds - 1;
-      run.drafted += result.statistics.drafted;
-      run.accepted += result.statistics.accepted;
-      --left;
-      done.notify_all();
-    };
-    engine.submit(std::move(request));
-  };
-  const auto wait_until = [&](size_t count) {
-    std::unique_lock lock(mutex);
-    done.wait(lock, [&] { return left <= count; });
-  };
-  const auto begin = Clock::now();
-  const double cpu = processor_seconds();
-  for (size_t i = 0; i < workload.asks.size(); ++i) {
-    submit(i);
-    if (!workload.together) wait_until(workload.asks.size() - i - 1);
-  }
-  wait_until(0);
-  run.whole = std::chrono::duration<double>(Clock::now() - begin).count();
-  run.cpu = processor_seconds() - cpu;
-  return run;
-}
-
-/// The engine measures its costs after the first reply, while nothing else runs: two engines on one backend must not
-/// run at the same time, so everything waits for it.
-void let_calibrate(const Started& started) {
-  for (int tries = 0; tries < 2000 && !*started.calibrated; ++tries) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-}
-
 // ---- the table of depths
-// ----------------------------------------------------------------------------------------------
-
-struct Figures {
-  double expected = 1.0;
-  double cost = 1.0;
-  double ratio = 1.0;  ///< tokens a second against serial
-};
-
-/// Every contestant `repeats` times, in turn; contestants[0] is serial.
-std::vector<Figures> measure(std::vector<Contestant>& contestants, const Workload& workload, int repeats,
-                             const std::vector<int32_t>& end_tokens) {
-  std::vector<std::vector<double>> ratios(contestants.size());
-  std::vector<std::vector<double>> costs(contestants.size());
-  std::vector<std::vector<double>> expected(contestants.size());
-  for (int repeat = 0; repeat < repeats; ++repeat) {
-    double serial_rate = 1.0;
-    double serial_round = 1.0;
-    for (size_t i = 0; i < contestants.size(); ++i) {
-      const Run run = play(*contestants[i].started.engine, workload, end_tokens);
-      const double round = run.decode / static_cast<double>(std::max<int64_t>(run.rounds, 1));
-      if (i == 0) {
-        serial_rate = run.rate();
-        serial_round = round;
-      }
-      ratios[i].push_back(run.rate() / serial_rate);
-      costs[i].push_back(round / serial_round);
-      expected[i].push_back(run.expected());
-    }
-  }
-  std::vector<Figures> figures;
-  for (size_t i = 0; i < contestants.size(); ++i) {
-    figures.push_back({median(expected[i]), median(costs[i]), median(ratios[i])});
-  }
-  return figures;
-}
 
 struct PolicyRow {
   std::string name;
@@ -284,7 +85,6 @@ bool print_depths(const Workload& workload, const std::vector<Contestant>& conte
 }
 
 // ---- prompts of the demonstration model
-// -------------------------------------------------------------------------------
 
 class Prompts {
  public:
@@ -371,12 +171,12 @@ bool depths(const Settings& settings, Subject& subject, const Prompts& prompts) 
 }
 
 // ---- scripted drafters
-// ------------------------------------------------------------------------------------------------
 
 Contestant scripted(Subject& subject, const std::string& name, double acceptance, int32_t depth,
                     const std::vector<Ask>& asks, const std::vector<std::vector<int32_t>>& replies) {
   drafters::ScriptOptions options;
   options.acceptance = acceptance;
+  options.by_position = true;  // every contestant meets the same luck
   options.vocabulary = static_cast<int32_t>(subject.model->info().vocabulary_size);
   auto drafter = std::make_unique<drafters::ScriptedDrafter>(options);
   for (size_t i = 0; i < asks.size(); ++i) drafter->learn(asks[i].prompt, replies[i]);
@@ -411,12 +211,10 @@ bool synthetic(const Settings& settings) {
     play(*contestants.back().started.engine, workload, {});
     let_calibrate(contestants.back().started);
   }
-  return print_depths(workload, contestants, measure(contestants, workload, std::min(settings.repeats, 3), {}),
-                      policies);
+  return print_depths(workload, contestants, measure(contestants, workload, settings.repeats, {}), policies);
 }
 
 // ---- pairs
-// ------------------------------------------------------------------------------------------------------------
 
 std::vector<Workload> pair_kinds(const Prompts& prompts, const std::string& text, int64_t vocabulary) {
   std::mt19937_64 random(7);

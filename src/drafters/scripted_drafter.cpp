@@ -53,7 +53,10 @@ void ScriptedDrafter::propose(std::span<const DraftRequest> requests, std::span<
     int32_t parent = -1;
     while (room()) {
       const int32_t wanted = truth(context);
-      const bool right = wanted >= 0 && static_cast<double>(next_random() >> 11) * 0x1p-53 < options_.acceptance;
+      const uint64_t luck = options_.by_position
+                                ? backend::keyed::finalise(options_.seed + context.size() * 0x9E3779B9ULL)
+                                : next_random();
+      const bool right = wanted >= 0 && static_cast<double>(luck >> 11) * 0x1p-53 < options_.acceptance;
       const int32_t main_token = right ? wanted : other(wanted);
       // The main token stands at a random place among its siblings.
       const auto branches = static_cast<uint64_t>(std::max(1, options_.branches));

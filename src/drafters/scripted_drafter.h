@@ -18,6 +18,7 @@ struct ScriptOptions {
   int32_t branches = 1;     ///< tokens proposed at each depth; above 1 a tree: wrong siblings beside the main path
   int32_t vocabulary = 0;   ///< wrong tokens are drawn below it
   uint64_t seed = 1;
+  bool by_position = false;  ///< the position alone decides whether a token is right, however often it is proposed
 };
 
 /// Learn replies first (from serial runs), then decode the same prompts. A context that no learnt sequence continues
