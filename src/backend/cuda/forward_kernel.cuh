@@ -222,7 +222,9 @@ __global__ void __launch_bounds__(kForwardThreads, 1) forward_kernel(const __gri
       barrier_init(ring.stage_full(i), 1);
       barrier_init(ring.stage_empty(i), kConsumerWarps);
     }
+    barrier_init(ring.scales_made(), 1);
     barrier_init_fence();
+    for (int i = 0; i < 2; ++i) row_counts()[i] = a.plan[i];
     *reinterpret_cast<ForwardArguments*>(forward_memory() + kArgumentsAt) = a;
   }
   __syncthreads();

@@ -26,9 +26,10 @@ static_assert(kPieces * kPieceBytes <= kScratchBytes);
 constexpr uint32_t kRingAt = kScratchBytes;
 constexpr uint32_t kOperationsAt = kRingAt + kStages * kStageBytes;
 constexpr uint32_t kBarriersAt = kOperationsAt + 2 * sizeof(Operation);
-constexpr uint32_t kArgumentsAt = kBarriersAt + (kStages + kPieces) * 16;
+constexpr uint32_t kArgumentsAt = kBarriersAt + (kStages + kPieces + 1) * 16;  // the last for the rows' scales
 constexpr uint32_t kRowScalesAt = kArgumentsAt + (sizeof(ForwardArguments) + 15) / 16 * 16;
-constexpr uint32_t kForwardShared = kRowScalesAt + kMostProgramRows * sizeof(float);
+constexpr uint32_t kRowCountsAt = kRowScalesAt + kMostProgramRows * sizeof(float);  // the plan's first two words
+constexpr uint32_t kForwardShared = kRowCountsAt + 16;
 static_assert(kForwardShared <= 227 * 1024);
 
 constexpr int kMostDeltaValues = 128;

@@ -18,6 +18,8 @@ __device__ inline PlanView forward_plan() { return PlanView{forward_arguments().
 __device__ inline Operation& operation_slot(int index) {
   return reinterpret_cast<Operation*>(forward_memory() + kOperationsAt)[index % 2];
 }
+/// How many rows there are, and how many of them have logits.
+__device__ inline int32_t* row_counts() { return reinterpret_cast<int32_t*>(forward_memory() + kRowCountsAt); }
 template <typename Work>
 __device__ inline const Work& operation_work(int index) {
   return *reinterpret_cast<const Work*>(operation_slot(index).work);

@@ -1,9 +1,8 @@
 // Products inside the forward kernel: the two streaming warps and what a computing warp does.
 #pragma once
 
-#include "backend/cuda/forward_memory.cuh"
+#include "backend/cuda/forward_finish.cuh"
 #include "backend/cuda/row_product.cuh"
-#include "backend/cuda/scaled_rows.cuh"
 
 namespace tensorfold::backend::cuda {
 
@@ -27,14 +26,15 @@ struct RingPlace {
 struct RingPlaces {
   RingPlace<kStages> stage;
   RingPlace<kPieces> piece;
+  uint32_t scales_parity = 0;  ///< of the barrier for the next rows' scales
 };
 
 /// Places in one word, as a function takes and returns them.
 __device__ inline uint32_t packed_places(const RingPlaces& p) {
-  return p.stage.at | p.stage.parity << 7 | p.piece.at << 8 | p.piece.parity << 15;
+  return p.stage.at | p.stage.parity << 7 | p.piece.at << 8 | p.piece.parity << 15 | p.scales_parity << 16;
 }
 __device__ inline RingPlaces unpacked_places(uint32_t word) {
-  return {{word & 0x7FU, word >> 7 & 1U}, {word >> 8 & 0x7FU, word >> 15 & 1U}};
+  return {{word & 0x7FU, word >> 7 & 1U}, {word >> 8 & 0x7FU, word >> 15 & 1U}, word >> 16 & 1U};
 }
 
 /// Addresses in shared memory.
@@ -46,6 +46,7 @@ struct Ring {
   __device__ uint32_t piece(uint32_t i) const { return memory + i * kPieceBytes; }
   __device__ uint32_t piece_full(uint32_t i) const { return memory + kBarriersAt + (kStages + i) * 16; }
   __device__ uint32_t piece_empty(uint32_t i) const { return memory + kBarriersAt + (kStages + i) * 16 + 8; }
+  __device__ uint32_t scales_made() const { return memory + kBarriersAt + (kStages + kPieces) * 16; }
 };
 
 /// Calls use(stream, block, group, end) for each pass of this thread block, product by product, and
@@ -279,129 +280,6 @@ __device__ inline void dense_pass_chain(float (&sum)[RowTiles][4], PassReader<Ro
     for (int i = 0; i < 4; ++i) sum[n][i] = sums[0][n][i];
 }
 
-__device__ inline float* row_scales() { return reinterpret_cast<float*>(forward_memory() + kRowScalesAt); }
-
-/// The scales of rows that were not normed (scaled_rows.cuh): the last warp makes them, which never has a tile, while
-/// the others multiply. Every warp either arrives at the barrier or waits there, once.
-constexpr int kScaleWarp = kConsumerWarps - 1;
-static_assert(kMostBlockTiles <= kScaleWarp);
-
-__device__ inline void make_row_scales(const ProductWork& work, int exist, int lane) {
-  const int sixteens = work.product.weights.groups * (kGroupInputs / kSquareValues);
-  constexpr int at_once = 4;  // of rows that do not exist, too: the workspace has them
-#pragma unroll 1
-  for (int row = 0; row < exist; row += at_once) {
-    float scales[at_once];
-    row_scales_of(scales, work.squares + static_cast<int64_t>(row) * sixteens, sixteens, work.epsilon, lane);
-#pragma unroll
-    for (int i = 0; i < at_once; ++i)
-      if (lane == 0) row_scales()[row + i] = scales[i];
-  }
-}
-__device__ inline void arrive_at_scales() { asm volatile("bar.arrive %0, %1;" ::"n"(4), "n"(kConsumers) : "memory"); }
-__device__ inline void wait_for_scales() { named_sync<4, kConsumers>(); }
-
-// Slices that several thread blocks have: one of them, `owner_of`, adds them. A partial result is its own message: its
-// place holds kNoValue, bits that no sum has, until it is there, and again when it has been taken.
-constexpr uint32_t kNoValue = 0xFFFFFFFFU;
-
-__device__ inline int owner_of(const PackedWeights& w, int tile) { return tile % w.slices; }
-
-template <int RowTiles>
-__device__ inline float4* partial_at(const RowProduct& p, int slice, int tile, int n, int lane) {
-  return reinterpret_cast<float4*>(p.partials) +
-         ((static_cast<int64_t>(slice) * p.weights.tiles + tile) * RowTiles + n) * 32 + lane;
-}
-__device__ inline void leave(float4* at, const float4& v) {
-  asm volatile("st.relaxed.gpu.global.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(at), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
-               : "memory");
-}
-__device__ inline float4 look(const float4* at) {
-  float4 v;
-  asm volatile("ld.relaxed.gpu.global.v4.f32 {%0,%1,%2,%3}, [%4];"
-               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-               : "l"(at)
-               : "memory");
-  return v;
-}
-__device__ inline bool is_there(const float4& v) {
-  return __float_as_uint(v.x) != kNoValue && __float_as_uint(v.y) != kNoValue && __float_as_uint(v.z) != kNoValue &&
-         __float_as_uint(v.w) != kNoValue;
-}
-
-template <int RowTiles>
-__device__ inline void leave_slice(const RowProduct& p, const float (&sum)[RowTiles][4], int slice, int tile,
-                                   int lane) {
-#pragma unroll
-  for (int n = 0; n < RowTiles; ++n)
-    leave(partial_at<RowTiles>(p, slice, tile, n, lane), make_float4(sum[n][0], sum[n][1], sum[n][2], sum[n][3]));
-}
-
-template <int RowTiles>
-struct Sums {
-  float at[RowTiles][4];
-};
-
-/// Slice 0 + slice 1 + ... in order.
-template <int RowTiles>
-__device__ __noinline__ Sums<RowTiles> take_slices(int operation, int tile) {
-  constexpr int at_once = 6;
-  const RowProduct& p = operation_work<ProductWork>(operation).product;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const float none = __uint_as_float(kNoValue);
-  const int slices = p.weights.slices;
-  const int64_t stride = static_cast<int64_t>(p.weights.tiles) * RowTiles * 32;
-  Sums<RowTiles> sums;
-#pragma unroll 1
-  for (int n = 0; n < RowTiles; ++n) {
-    float4* at = partial_at<RowTiles>(p, 0, tile, n, lane);
-    float4 total{};
-#pragma unroll 1
-    for (int first = 0; first < slices; first += at_once, at += at_once * stride) {
-      float4 part[at_once];
-#pragma unroll
-      for (int i = 0; i < at_once; ++i) part[i] = look(first + i < slices ? at + i * stride : at);
-#pragma unroll
-      for (int i = 0; i < at_once; ++i) {
-        if (first + i >= slices) continue;
-        float4* from = at + i * stride;
-        while (!is_there(part[i])) part[i] = look(from);
-        leave(from, make_float4(none, none, none, none));
-        total.x = first + i == 0 ? part[i].x : total.x + part[i].x;
-        total.y = first + i == 0 ? part[i].y : total.y + part[i].y;
-        total.z = first + i == 0 ? part[i].z : total.z + part[i].z;
-        total.w = first + i == 0 ? part[i].w : total.w + part[i].w;
-      }
-    }
-#pragma unroll
-    for (int m = 0; m < RowTiles; ++m) {
-      if (m != n) continue;
-      sums.at[m][0] = total.x;
-      sums.at[m][1] = total.y;
-      sums.at[m][2] = total.z;
-      sums.at[m][3] = total.w;
-    }
-  }
-  __syncwarp();
-  return sums;
-}
-
-/// The end of a tile: its slices, if `sums` is not all there is, and the epilogue. A call, so that the chain's
-/// registers are its own.
-template <int RowTiles>
-__device__ __noinline__ void finish_tile(int operation, Sums<RowTiles> sums, int tile) {
-  const auto& work = operation_work<ProductWork>(operation);
-  const RowProduct& p = work.product;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int exist = *p.row_count;
-  float before[RowTiles][4];
-  load_residual<RowTiles>(p, before, tile, 0, exist, lane);
-  const float2 gains = load_gains(work.next, tile, lane);
-  if (p.weights.slices > 1) sums = take_slices<RowTiles>(operation, tile);
-  write_outputs<RowTiles>(p, sums.at, before, work.squares != nullptr ? row_scales() : nullptr, tile, 0, exist, lane);
-  if (work.next.gains != nullptr) write_scaled_rows<RowTiles>(work.next, sums.at, gains, tile, exist, lane);
-}
-
 /// This warp's share of a product.
 template <WeightFormat Format, int RowTiles>
 __device__ __noinline__ uint32_t multiply_passes(int operation, uint32_t packed) {
@@ -415,10 +293,19 @@ __device__ __noinline__ uint32_t multiply_passes(int operation, uint32_t packed)
   const int last = piece_begin(passes, static_cast<int>(gridDim.x), static_cast<int>(blockIdx.x) + 1);
   const uint32_t memory = shared_address(forward_memory());
   if (begin == last) return packed;
+  const uint32_t scales_made = Ring{memory}.scales_made();
+  RingPlaces places = unpacked_places(packed);
+  const uint32_t scales_parity = places.scales_parity;
   bool scales_due = work.squares != nullptr;
-  if (scales_due && warp == kScaleWarp) make_row_scales(work, *p.row_count, lane);
+  if (scales_due) {
+    places.scales_parity ^= 1U;
+    if (warp == kScaleWarp) {
+      make_row_scales(work, rows_of(p), lane);
+      if (lane == 0) barrier_arrive(scales_made);
+    }
+  }
   PassReader<RowTiles> reader{memory,
-                              unpacked_places(packed),
+                              places,
                               lane,
                               work.stage_groups,
                               work.piece_groups,
@@ -448,17 +335,13 @@ __device__ __noinline__ uint32_t multiply_passes(int operation, uint32_t packed)
       leave_slice<RowTiles>(p, sums.at, pass.slice, tile, lane);
       continue;
     }
-    if (scales_due) {
-      wait_for_scales();
-      scales_due = false;
-    }
+    if (scales_due) barrier_wait(scales_made, scales_parity);
+    scales_due = false;
     finish_tile<RowTiles>(operation, sums, tile);
   }
   if (w.slices > 1 && warp < w.block_tiles) {  // nobody waits for a slice before all its own are left
-    if (scales_due) {
-      wait_for_scales();
-      scales_due = false;
-    }
+    if (scales_due) barrier_wait(scales_made, scales_parity);
+    scales_due = false;
 #pragma unroll 1
     for (int index = begin; index < last; ++index) {
       const Pass pass = find_pass(w, index);
@@ -466,7 +349,6 @@ __device__ __noinline__ uint32_t multiply_passes(int operation, uint32_t packed)
       if (tile < w.tiles && owner_of(w, tile) == pass.slice) finish_tile<RowTiles>(operation, {}, tile);
     }
   }
-  if (scales_due) arrive_at_scales();
   return packed_places(reader.places);
 }
 

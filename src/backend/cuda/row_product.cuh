@@ -25,7 +25,7 @@ struct ProductRing {
 };
 
 __device__ inline int piece_begin(int units, int blocks, int block) {
-  return static_cast<int>(static_cast<int64_t>(units) * block / blocks);
+  return static_cast<int>(static_cast<uint32_t>(units) * static_cast<uint32_t>(block) / static_cast<uint32_t>(blocks));
 }
 
 /// Groups [group, end) of one block of weights: one slice.
