@@ -96,7 +96,8 @@ __device__ inline void merge_columns(const PlanView& plan, const AttentionArgume
     }
     consumers_sync();
   }
-  if (thread < kMergeColumns) write_merged(a, row, head, column + thread, sum, value);
+  if (thread < kMergeColumns)
+    write_merged(a, row, head, column + thread, merge_gate(a, row, head, column + thread), sum, value);
 }
 
 inline __device__ __noinline__ void run_merge(int index) {

@@ -65,7 +65,7 @@ __device__ inline void leave_slice(const RowProduct& p, const float (&sum)[RowTi
                                    int lane) {
 #pragma unroll
   for (int n = 0; n < RowTiles; ++n)
-    if (n == 0 || n * 8 < rows_of(p))  // what nobody takes would stay
+    if (n * 8 < rows_of(p))  // what nobody takes would stay
       leave(partial_at<RowTiles>(p, slice, tile, n, lane), make_float4(sum[n][0], sum[n][1], sum[n][2], sum[n][3]));
 }
 
