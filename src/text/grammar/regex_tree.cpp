@@ -1,5 +1,6 @@
 #include "text/grammar/regex_tree.h"
 
+#include <array>
 #include <optional>
 #include <string>
 #include <utility>
@@ -8,6 +9,7 @@
 #include "base/utf8.h"
 #include "text/grammar/expression.h"
 #include "text/hex_digit.h"
+#include "text/unicode.h"
 
 namespace tensorfold::text::grammar {
 namespace {
@@ -15,14 +17,75 @@ namespace {
 constexpr size_t deepest = 200;
 constexpr uint32_t most_repeats = 100'000;
 
-CharacterSet digits() { return {{'0', '9'}}; }
-CharacterSet word_letters() { return {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}}; }
-CharacterSet spaces() { return {{'\t', '\r'}, {' ', ' '}}; }
-/// All that some dialect calls white space: the complement is what every dialect says is none.
-CharacterSet any_spaces() {
-  return {{'\t', '\r'},     {0x1C, 0x20},     {0x85, 0x85},     {0xA0, 0xA0},     {0x1680, 0x1680}, {0x2000, 0x200A},
-          {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
+/// A set as each dialect reads it: ASCII's, ECMA-262's, Python's of str. They differ in \d, \w and \s.
+using Readings = std::array<CharacterSet, 3>;
+
+Readings alike(CharacterSet set) { return {set, set, set}; }
+
+void add(Readings& to, const Readings& more) {
+  for (size_t i = 0; i < to.size(); ++i) to[i].add(more[i]);
 }
+
+/// Each dialect negates its own reading, so that what all agree on becomes narrower, never wider.
+Readings complement(const Readings& sets) {
+  Readings result;
+  for (size_t i = 0; i < sets.size(); ++i) result[i] = sets[i].complement();
+  return result;
+}
+
+/// What is a member in every dialect.
+CharacterSet agreed(const Readings& sets) {
+  return sets[0] == sets[1] && sets[1] == sets[2] ? sets[0] : sets[0].intersected(sets[1]).intersected(sets[2]);
+}
+
+/// The characters of the categories (Unicode 16.0) that `is_member` names.
+template <typename IsMember>
+CharacterSet of_categories(IsMember is_member) {
+  CharacterSet set;
+  std::optional<char32_t> first;
+  for (char32_t character = 0; character <= 0x110000; ++character) {
+    const bool member = character < 0x110000 && is_member(character);
+    if (member && !first) first = character;
+    if (member || !first) continue;
+    set.add(*first, character - 1);
+    first.reset();
+  }
+  return set;
+}
+
+const Readings& digits() {
+  static const Readings sets = [] {
+    Readings readings = alike({{'0', '9'}});
+    readings[2] = of_categories([](char32_t character) { return category(character) == Category::Nd; });
+    return readings;
+  }();
+  return sets;
+}
+
+const Readings& word_letters() {
+  static const Readings sets = [] {
+    Readings readings = alike({{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}});
+    readings[2] = of_categories([](char32_t character) { return is_letter(character) || is_number(character); });
+    readings[2].add('_', '_');
+    return readings;
+  }();
+  return sets;
+}
+
+const Readings& spaces() {
+  static const CharacterSet common = {{'\t', '\r'},     {' ', ' '},       {0xA0, 0xA0},
+                                      {0x1680, 0x1680}, {0x2000, 0x200A}, {0x2028, 0x2029},
+                                      {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}};
+  static const Readings sets = [] {
+    Readings readings = {CharacterSet{{'\t', '\r'}, {' ', ' '}}, common, common};
+    readings[1].add(0xFEFF, 0xFEFF);
+    readings[2].add(0x1C, 0x1F);
+    readings[2].add(0x85, 0x85);
+    return readings;
+  }();
+  return sets;
+}
+
 CharacterSet line_ends() { return {{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}}; }
 
 class RegexParser {
@@ -99,7 +162,7 @@ class RegexParser {
         if (take("\\A")) return anchor(RegexNode::Kind::begin);
         if (take("\\Z") || take("\\z")) return anchor(RegexNode::Kind::end);
         ++at_;
-        return of(parse_escape(false));
+        return of(agreed(parse_escape(false)));
       case '*':
       case '+':
       case '?':
@@ -215,23 +278,23 @@ class RegexParser {
   }
 
   /// Behind a backslash.
-  CharacterSet parse_escape(bool in_class) {
+  Readings parse_escape(bool in_class) {
     if (at_end()) refuse("ends in a backslash");
     const char32_t letter = next_code_point(text_, at_);
-    const auto one = [](char32_t value) { return CharacterSet{{value, value}}; };
+    const auto one = [](char32_t value) { return alike({{value, value}}); };
     switch (letter) {
       case 'd':
         return digits();
       case 'D':
-        return digits().complement();
+        return complement(digits());
       case 'w':
         return word_letters();
       case 'W':
-        return word_letters().complement();
+        return complement(word_letters());
       case 's':
         return spaces();
       case 'S':
-        return any_spaces().complement();
+        return complement(spaces());
       case 't':
         return one('\t');
       case 'n':
@@ -273,7 +336,7 @@ class RegexParser {
 
   CharacterSet parse_class() {
     const bool negated = take("^");
-    CharacterSet set;
+    Readings set;
     bool first = true;
     while (true) {
       if (at_end()) refuse("has a class without an end");
@@ -281,32 +344,32 @@ class RegexParser {
       if (peek() == ']' && first) refuse("has an empty class");
       if (take("]")) break;
       first = false;
-      const CharacterSet low = parse_class_member();
+      const Readings low = parse_class_member();
       if (peek() != '-' || peek(1) == ']' || peek(1) == '\0') {
-        set.add(low);
+        add(set, low);
         continue;
       }
       ++at_;
-      const CharacterSet high = parse_class_member();
-      const auto single = [](const CharacterSet& one) {
-        return one.ranges().size() == 1 && one.ranges()[0].first == one.ranges()[0].last;
+      const Readings high = parse_class_member();
+      const auto single = [](const Readings& one) {
+        return one[0].ranges().size() == 1 && one[0].ranges()[0].first == one[0].ranges()[0].last;
       };
-      if (!single(low) || !single(high) || low.ranges()[0].first > high.ranges()[0].first) {
+      if (!single(low) || !single(high) || low[0].ranges()[0].first > high[0].ranges()[0].first) {
         refuse("has a malformed range in a class");
       }
-      set.add(low.ranges()[0].first, high.ranges()[0].first);
+      add(set, alike({{low[0].ranges()[0].first, high[0].ranges()[0].first}}));
     }
-    return negated ? set.complement() : set;
+    return agreed(negated ? complement(set) : set);
   }
 
-  CharacterSet parse_class_member() {
+  Readings parse_class_member() {
     if (at_end()) refuse("has a class without an end");
     if (take("\\")) return parse_escape(true);
     if (peek() == '[' && (peek(1) == ':' || peek(1) == '.' || peek(1) == '=')) {
       refuse("uses a named class, which cannot be enforced");
     }
     const char32_t letter = next_code_point(text_, at_);
-    return {{letter, letter}};
+    return alike({{letter, letter}});
   }
 
   std::string_view text_;

@@ -44,6 +44,39 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"(?:a|)(?<n>b)*?", {"", "a", "abb", "b"}, {"aa"}}, Case{"{x}", {"{x}"}, {"x"}},
         Case{"(a*)*b", {"b", "aaab"}, {"a"}}, Case{"(a?){50}", {"", "aaa"}, {"b"}}));
 
+/// What ECMA-262 and Python's re (of str) both say of a class and of its negation; letters that they read differently
+/// are members of neither.
+TEST(Regex, AClassAndItsNegationHoldWhatEveryDialectAgreesOn) {
+  const std::vector<std::string> contested_spaces = {"\u00A0", "\u205F", "\u2028", "\uFEFF", "\x1C", "\u0085"};
+  const std::vector<std::string> contested_words = {"é", "²", "٣", "ſ", "日"};
+  struct ClassCase {
+    std::vector<const char*> patterns;
+    std::vector<std::string> valid;
+    std::vector<std::string> invalid;
+  };
+  const std::vector<ClassCase> cases = {
+      {{"\\S", "[^\\s]", "[\\S]", "[^\\s!]"}, {"a", "é", "日", "\x01"}, {" ", "\t"}},
+      {{"\\s", "[^\\S]", "[\\s]"}, {" ", "\n"}, {"a", "é"}},
+      {{"\\W", "[^\\w]", "[\\W]"}, {"-", " ", "。", "😀"}, {"a", "_", "5"}},
+      {{"\\w", "[^\\W]"}, {"a", "_", "5"}, {"-", "。"}},
+      {{"\\D", "[^\\d]"}, {"a", "é", "²", "😀"}, {"5", "٣"}},
+      {{"\\d", "[^\\D]"}, {"5"}, {"a", "٣", "²"}},
+      {{"[\\s\\S]", "[\\w\\W]", "[\\d\\D]"}, {"a", "]", "\u00A0", "é", "٣"}, {""}},
+  };
+  for (size_t i = 0; i < cases.size(); ++i) {
+    for (const char* pattern : cases[i].patterns) {
+      Matcher grammar = matcher(compile_regex(pattern));
+      for (const auto& text : cases[i].valid) EXPECT_TRUE(grammar.matches(text)) << pattern << " " << text;
+      for (const auto& text : cases[i].invalid) EXPECT_FALSE(grammar.matches(text)) << pattern << " " << text;
+      if (i >= 4) continue;
+      for (const auto& text : i < 2 ? contested_spaces : contested_words) {
+        EXPECT_FALSE(grammar.matches(text)) << pattern << " " << text;
+      }
+    }
+  }
+  EXPECT_THROW((void)compile_regex("[^\\s\\S]"), Error) << "matches nothing";
+}
+
 class RefusedPatterns : public ::testing::TestWithParam<const char*> {};
 TEST_P(RefusedPatterns, AreErrors) { EXPECT_THROW((void)compile_regex(GetParam()), Error) << GetParam(); }
 INSTANTIATE_TEST_SUITE_P(Regex, RefusedPatterns,
