@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <map>
 #include <memory>
 #include <optional>
@@ -51,6 +52,12 @@ uint32_t count_of(const Json& schema, const char* key, uint32_t otherwise, const
     refuse_schema(path + "/" + key, "must be a count");
   }
   return static_cast<uint32_t>(value);
+}
+
+/// Whether the value holds a number that was rounded when it was read: integers beyond 64 bits become doubles.
+bool has_rounded_number(const Json& value) {
+  if (value.is_structured()) return std::any_of(value.begin(), value.end(), has_rounded_number);
+  return value.is_number_float() && std::abs(value.get<double>()) >= 1e18;
 }
 
 class SchemaCompiler final : public SchemaContext {
@@ -214,6 +221,9 @@ class SchemaCompiler final : public SchemaContext {
     std::vector<Expr> ways;
     std::unique_ptr<Matcher> filter;
     for (const Json& value : values) {
+      if (has_rounded_number(value)) {
+        refuse_schema(path + (schema.contains("const") ? "/const" : "/enum"), "has a number of more than 18 digits");
+      }
       if (constrains(rest)) {
         if (value.is_structured() && (rest.size() > 1 || !rest.contains("type"))) {
           refuse_schema(path + "/enum", "with objects or lists cannot be combined with other keywords");
