@@ -154,7 +154,7 @@ void Generation::take(int32_t token, const engine::TokenLogprobs* logprobs) {
   const bool reasoning = text_.in_reasoning();
   const bool closed_late = text_.closed_late();
   const bool is_end = std::find(plan_.end_tokens.begin(), plan_.end_tokens.end(), token) != plan_.end_tokens.end();
-  if (!is_end) stopped_ = text_.push(decoder_.push(token), *sink_);
+  if (!is_end) stopped_ = text_.push(token, decoder_.push(token), *sink_);
   if (reasoning) ++summary_.reasoning_tokens;
   if (text_.closed_late() && !closed_late) summary_.reasoning_tokens = static_cast<int32_t>(summary_.tokens.size());
 }
@@ -181,10 +181,9 @@ void Generation::conclude(const engine::ReplyResult& result) {
                             : ApiError(503, "server_error", "the server is shutting down"));
     } else {
       if (!stopped_) {
-        std::string rest = decoder_.flush();
-        stopped_ = text_.push(rest, *sink_);
+        stopped_ = text_.push_rest(decoder_.flush(), *sink_);
       }
-      text_.finish(*sink_);
+      text_.finish(stopped_ || result.reason == engine::FinishReason::length, *sink_);
       summary_.stop_sequence = text_.stop_sequence();
       summary_.finish_reason = text_.calls() > 0                                         ? "tool_calls"
                                : stopped_ || result.reason == engine::FinishReason::stop ? "stop"

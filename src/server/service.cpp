@@ -8,6 +8,7 @@
 #include "backend/keyed_sampling.h"
 #include "server/api_error.h"
 #include "server/grammar_constraint.h"
+#include "text/call_reader.h"
 #include "text/jinja/json_value.h"
 
 namespace tensorfold::server {
@@ -193,6 +194,9 @@ CallGate Service::gate_for(const CheckedRequest& checked) const {
     gate.think_end = tokenizer.id_of(think_close).value_or(-1);
     gate.after_thinking = tokenizer.encode(std::string_view("\n\n"));
   }
+  gate.closer = text::call_closer(format->opener);
+  gate.closer_token = tokenizer.id_of(gate.closer).value_or(-1);
+  if (!checked.fields.ignore_eos) gate.end_tokens = model_.end_tokens;
   return gate;
 }
 
@@ -206,7 +210,12 @@ std::shared_ptr<text::grammar::Matcher> Service::grammar_for(const Json& body) c
   return grammars_.get(*format, vocabulary_);
 }
 
-std::unique_ptr<engine::Constraint> Service::place_grammar(const CheckedRequest& checked) const {
+const TokensByBytes& Service::tokens_by_bytes() const {
+  std::call_once(tokens_made_, [this] { tokens_ = TokensByBytes(*model_.tokenizer); });
+  return tokens_;
+}
+
+GrammarPlacement Service::place_grammar(const CheckedRequest& checked) const {
   const text::Tokenizer& tokenizer = *model_.tokenizer;
   GrammarPlacement placement;
   if (!checked.fields.ignore_eos) placement.end_tokens = model_.end_tokens;
@@ -221,10 +230,19 @@ std::unique_ptr<engine::Constraint> Service::place_grammar(const CheckedRequest&
     }
     const text::CallFormat* calls = model_.renderer->call_format();
     if (calls != nullptr && !checked.tools.offered.empty()) {
-      placement.call_opener = tokenizer.id_of(calls->opener).value_or(-1);
+      // The gate behind the opener: what the reply calls is offered.
+      CallGate gate = gate_for(checked);
+      const int32_t call_opener = tokenizer.id_of(calls->opener).value_or(-1);
+      if (!gate.opening.empty() && gate.opening.front() == call_opener) {
+        gate.opening.erase(gate.opening.begin());
+        gate.think_end = -1;
+        placement.call_opener = call_opener;
+        placement.call = std::make_shared<const CallGate>(std::move(gate));
+        placement.tokens = &tokens_by_bytes();
+      }
     }
   }
-  return grammar_constraint(checked.grammar, std::move(placement));
+  return placement;
 }
 
 std::shared_ptr<engine::Constraint> Service::make_constraint(const CheckedRequest& checked) {
@@ -237,10 +255,9 @@ std::shared_ptr<engine::Constraint> Service::make_constraint(const CheckedReques
     parts.push_back(thinking_budget(checked.thinking_budget, tokenizer.encode(std::string_view(close)), *think_end));
   }
   if (checked.gate) {
-    std::call_once(tokens_made_, [&] { tokens_ = TokensByBytes(tokenizer); });
-    parts.push_back(call_gate(*checked.gate, tokens_));
+    parts.push_back(call_gate(*checked.gate, tokens_by_bytes()));
   }
-  if (checked.grammar) parts.push_back(place_grammar(checked));
+  if (checked.grammar) parts.push_back(grammar_constraint(checked.grammar, place_grammar(checked)));
   if (checked.forced_token >= 0) parts.push_back(thinking_budget(1, {checked.forced_token}, -1));
   return all_of(std::move(parts));
 }
@@ -336,6 +353,7 @@ Service::Running Service::launch(const CheckedRequest& checked, const Sinks& sin
       request.top_logprobs = checked.fields.top_logprobs;
       request.constraint = make_constraint(checked);
       plan.text = checked.text;
+      if (checked.grammar && !checked.text.plain) plan.text.grammar = place_grammar(checked);
       plan.end_tokens = request.end_tokens;
       plan.arrival = checked.arrival;
       plan.counted = accounting.counted;

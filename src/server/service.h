@@ -116,7 +116,8 @@ class Service {
   [[nodiscard]] RenderSettings render_settings(const Json& body) const;
   [[nodiscard]] CallGate gate_for(const CheckedRequest& checked) const;
   [[nodiscard]] std::shared_ptr<text::grammar::Matcher> grammar_for(const Json& body) const;
-  [[nodiscard]] std::unique_ptr<engine::Constraint> place_grammar(const CheckedRequest& checked) const;
+  [[nodiscard]] const TokensByBytes& tokens_by_bytes() const;
+  [[nodiscard]] GrammarPlacement place_grammar(const CheckedRequest& checked) const;
   std::shared_ptr<engine::Constraint> make_constraint(const CheckedRequest& checked);
 
   ServedModel model_;
@@ -126,8 +127,8 @@ class Service {
   std::mutex admission_;
   /// Replies that the engine has not done with; shared with them, since the last may outlive the service.
   std::shared_ptr<std::atomic<int32_t>> places_ = std::make_shared<std::atomic<int32_t>>(0);
-  std::once_flag tokens_made_;
-  TokensByBytes tokens_;  ///< made when a call is first forced
+  mutable std::once_flag tokens_made_;
+  mutable TokensByBytes tokens_;  ///< made when a call is first held to its form
   mutable std::once_flag vocabulary_made_;
   mutable std::shared_ptr<const text::grammar::Vocabulary> vocabulary_;  ///< made when a grammar is first asked for
   mutable GrammarStore grammars_;

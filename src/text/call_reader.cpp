@@ -97,10 +97,14 @@ CallMarker match_call_marker(std::string_view text) {
   return best;
 }
 
+std::string call_closer(std::string_view opener) {
+  return opener == gemma_opener ? "<tool_call|>" : "</" + std::string(opener.substr(1));
+}
+
 std::unique_ptr<CallReader> make_call_reader(std::string_view block, std::size_t marker_size,
                                              const OfferedTools& tools) {
   const std::string_view marker = block.substr(0, marker_size);
-  const std::string closer = "</" + std::string(marker.substr(1));
+  const std::string closer = call_closer(marker);
   if (marker == gemma_opener) return make_gemma_reader(marker_size, tools);
   if (std::find(dsml_openers.begin(), dsml_openers.end(), marker) != dsml_openers.end()) {
     return make_dsml_reader(marker_size, closer, tools);

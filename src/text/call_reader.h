@@ -66,6 +66,9 @@ struct CallMarker {
 /// The opening marker of a tool call at the start of `text`, which begins with '<'.
 CallMarker match_call_marker(std::string_view text);
 
+/// What closes the block that `opener`, a full marker, opens.
+std::string call_closer(std::string_view opener);
+
 /// The reader for the block that starts with a full marker. `tools` must live longer.
 std::unique_ptr<CallReader> make_call_reader(std::string_view block, std::size_t marker_size,
                                              const OfferedTools& tools);

@@ -72,9 +72,9 @@ ReplyParser::ReplyParser(ReplyFormat format, OfferedTools tools, ReplyOptions op
     : format_(format),
       tools_(std::move(tools)),
       options_(std::move(options)),
-      state_(options_.starts_in_reasoning                  ? State::reasoning_start
-             : format_.reasoning != ReasoningMarkers::none ? State::reply_start
-                                                           : State::answer_start) {}
+      state_(options_.starts_in_reasoning || options_.only_reasoning ? State::reasoning_start
+             : format_.reasoning != ReasoningMarkers::none           ? State::reply_start
+                                                                     : State::answer_start) {}
 
 std::vector<ReplyDelta> ReplyParser::feed(std::string_view piece) {
   incomplete_.append(piece);
@@ -85,7 +85,8 @@ std::vector<ReplyDelta> ReplyParser::feed(std::string_view piece) {
   return std::exchange(deltas_, {});
 }
 
-std::vector<ReplyDelta> ReplyParser::finish() {
+std::vector<ReplyDelta> ReplyParser::finish(bool was_cut) {
+  was_cut_ = was_cut;
   buffer_ += replace_invalid_utf8(std::exchange(incomplete_, {}));
   run(true);
   if (call_count_ == 0 && !blanks_.empty() && state_ == State::content) {
@@ -161,7 +162,9 @@ ReplyParser::Found ReplyParser::find_marker(bool finished, bool in_reasoning) co
       partial = partial || match == MarkerMatch::partial;
       return match == MarkerMatch::full;
     };
-    if (in_reasoning) {
+    if (options_.only_reasoning) {
+      continue;
+    } else if (in_reasoning) {
       const std::string_view closer = closing_marker(format_.reasoning);
       if (is(closer)) return {at, closer.size(), false, false, false};
     } else if (format_.reasoning == ReasoningMarkers::channel) {
@@ -312,7 +315,7 @@ bool ReplyParser::step_call(bool finished) {
   if (status == ReadStatus::more) return false;
   if (status == ReadStatus::calls) {
     emit_calls();
-  } else if (!growing_ && !(finished && options_.drop_cut_calls)) {
+  } else if (!growing_ && !(finished && was_cut_ && options_.drop_cut_calls)) {
     emit_content(unread().substr(0, reader_->end()));
   }
   growing_ = false;

@@ -57,9 +57,11 @@ struct ReplyOptions {
   /// that is cut or broken afterwards stays begun, its JSON unfinished. False: a call goes out whole, and a broken one
   /// is content.
   bool stream_arguments = false;
-  /// True: a call that the end of the reply cuts is dropped instead of being content (it was asked for, so its markers
-  /// are no text of the model's).
+  /// True: a call that is cut is dropped instead of being content (it was asked for, so its markers are no text of the
+  /// model's).
   bool drop_cut_calls = false;
+  /// True: all of the text is reasoning, whatever it holds; who feeds knows where it ends.
+  bool only_reasoning = false;
   /// The id of the call of an index; "call_0", "call_1", ... if empty.
   std::function<std::string(std::size_t call_index)> make_call_id;
 };
@@ -71,8 +73,8 @@ class ReplyParser {
   ReplyParser(ReplyFormat format, OfferedTools tools, ReplyOptions options = {});
 
   std::vector<ReplyDelta> feed(std::string_view piece);
-  /// The rest, once the reply has ended.
-  std::vector<ReplyDelta> finish();
+  /// The rest, once the reply was cut, or has ended by itself.
+  std::vector<ReplyDelta> finish(bool was_cut = true);
 
   [[nodiscard]] bool in_reasoning() const { return state_ == State::reasoning_start || state_ == State::reasoning; }
   /// Whether content_was_reasoning was given out.
@@ -125,6 +127,7 @@ class ReplyParser {
   bool call_is_complete_ = false;  ///< a call inside reasoning waits for what follows
   bool drops_newlines_ = false;    ///< at the start of an answer behind reasoning
   std::size_t closer_search_ = 0;
+  bool was_cut_ = false;
   std::string blanks_;  ///< white space that was not given out yet
   bool has_reasoning_ = false;
   bool has_content_ = false;

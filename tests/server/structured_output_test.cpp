@@ -10,7 +10,9 @@
 
 #include "base/error.h"
 #include "server/api_error.h"
+#include "server/call_gate.h"
 #include "server/grammar_constraint.h"
+#include "server/reply_text.h"
 #include "server/scripted_api.h"
 #include "text/grammar/grammar.h"
 
@@ -162,7 +164,9 @@ TEST(GrammarConstraint, BeginsBehindTheThinking) {
   GrammarPlacement placement{.starts_in_reasoning = true, .think_end = 5, .end_tokens = {1}};
   placement.blank_line = letters.blank_line();
   const auto constraint = letters.constraint(placement);
-  EXPECT_EQ(letters.allowed(*constraint), "free");
+  EXPECT_EQ(letters.allowed(*constraint).substr(0, 9), "<0><2><3>") << "everything but the end";
+  EXPECT_EQ(constraint->accepts({}, std::vector<int32_t>{9, 8, 1, 5}), 2U) << "no end inside the block, drafted or not";
+  EXPECT_EQ(constraint->accepts(std::vector<int32_t>{9}, std::vector<int32_t>{1}), 0U);
   EXPECT_EQ(letters.allowed(*constraint, {30, 7, 5}), "a<" + std::to_string(letters.blank_line()) + ">");
   EXPECT_EQ(letters.allowed(*constraint, {5, letters.blank_line()}), "a");
   EXPECT_EQ(letters.allowed(*constraint, {5, letters.spell("a")[0]}), "<1>");
@@ -179,6 +183,173 @@ TEST(GrammarConstraint, LetsACallStandInPlaceOfTheAnswer) {
   EXPECT_EQ(letters.allowed(*constraint, {7}), "free");
   EXPECT_EQ(letters.allowed(*constraint, {6, 11, 5}), "<7>a");
   EXPECT_EQ(letters.allowed(*constraint, letters.spell("a")), "0") << "no call inside the answer";
+}
+
+TEST(GrammarConstraint, HoldsACallToItsForm) {
+  const Letters letters(text::grammar::compile_choice({"a0"}));
+  const TokensByBytes tokens(demo_tokenizer());
+  const auto ids = [](const char* text) { return demo_tokenizer().encode(text); };
+  CallGate gate;
+  gate.opening = ids("\n<function=");
+  gate.names = {"get_time>"};
+  gate.closer = "</tool_call>";
+  gate.closer_token = 6;
+  gate.end_tokens = {2};
+  GrammarPlacement placement{.call_opener = 5, .end_tokens = {2}};
+  placement.call = std::make_shared<const CallGate>(gate);
+  placement.tokens = &tokens;
+  const auto constraint = letters.constraint(placement);
+  std::vector<int32_t> path = {5};
+  for (const int32_t token : gate.opening) {
+    EXPECT_EQ(constraint->forced(path), token);
+    path.push_back(token);
+  }
+  EXPECT_EQ(constraint->forced(path), -1);
+  EXPECT_EQ(constraint->accepts(path, ids("send_mail>")), 0U) << "not offered";
+  const auto joined = [](std::vector<int32_t> first, const std::vector<int32_t>& rest) {
+    first.insert(first.end(), rest.begin(), rest.end());
+    return first;
+  };
+  path = joined(path, ids("get_time>\n</function>\n"));
+  EXPECT_EQ(constraint->accepts({}, path), path.size());
+  EXPECT_EQ(constraint->accepts(path, std::vector<int32_t>{2}), 0U) << "no end inside the call";
+  EXPECT_EQ(constraint->accepts(path, std::vector<int32_t>{6, 2, 2}), 2U);
+  constraint->commit(joined(path, {6}));
+  EXPECT_EQ(constraint->accepts({}, joined({5}, joined(gate.opening, ids("send_mail>")))), 1 + gate.opening.size())
+      << "the next call neither";
+}
+
+std::vector<int32_t> ordinary(const std::string& text) {
+  // Letter by letter no marker is a control token.
+  std::vector<int32_t> tokens;
+  for (const char letter : text) {
+    for (const int32_t token : demo_tokenizer().encode(std::string(1, letter))) tokens.push_back(token);
+  }
+  return tokens;
+}
+
+/// What a chat's reply shows, whole and streamed: "reasoning | content | finish".
+std::vector<std::string> shown(Api& api, Json body) {
+  if (!body.contains("messages")) body["messages"] = Json::array({{{"role", "user"}, {"content", "Hi"}}});
+  const Json reply = api.chat(body);
+  const Json& message = reply["choices"][0]["message"];
+  const auto text = [&](const char* key) {
+    return message.contains(key) && message[key].is_string() ? message[key].get<std::string>() : "";
+  };
+  body["stream"] = true;
+  const Assembled streamed = assemble(api.call("/v1/chat/completions", body).body);
+  return {fmt::format("{} | {} | {}", text("reasoning_content"), text("content"),
+                      reply["choices"][0]["finish_reason"].get<std::string>()),
+          fmt::format("{} | {} | {}", streamed.reasoning, streamed.content, streamed.finish)};
+}
+
+TEST(StructuredOutput, TheGrammarsTextIsTheContentByteForByte) {
+  const Json tools = Json::array({{{"type", "function"}, {"function", {{"name", "f"}}}}});
+  for (const size_t tokens_a_round : {1, 3, 50}) {
+    Api api("", tokens_a_round);
+    for (const char* text :
+         {"</think>", "<think>", "a</think>b", "ok</think>", "<think>a</think>b", "</thin", "  x  ", "\n\nx", "x\n\n",
+          "a<tool_call>\n<function=f>\n</function>\n</tool_call>", "{\"name\": \"f\", \"arguments\": {}}"}) {
+      const std::vector<std::string> expected(2, fmt::format(" | {} | stop", text));
+      Json body = {{"guided_choice", {text}}};
+      api.script().tokens = ordinary(text);
+      EXPECT_EQ(shown(api, no_thinking(body)), expected);
+      body["tools"] = tools;
+      EXPECT_EQ(shown(api, no_thinking(body)), expected);
+      body["stop"] = {"<never>", "</thinner>"};
+      EXPECT_EQ(shown(api, no_thinking(body)), expected);
+    }
+  }
+}
+
+TEST(StructuredOutput, TheAnswerBeginsAtTheTokenThatClosesTheThinking) {
+  for (const size_t tokens_a_round : {1, 4}) {
+    Api api("", tokens_a_round);
+    auto& tokens = api.script().tokens;
+    tokens = ordinary("I write </think> and go on\n");
+    tokens.push_back(4);
+    for (const int32_t token : ordinary("a</think>b")) tokens.push_back(token);
+    const Json body = {{"guided_choice", {"a</think>b"}}};
+    EXPECT_EQ(shown(api, body), std::vector<std::string>(2, "I write </think> and go on | a</think>b | stop"));
+    Json cut = body;
+    cut["stop"] = {"b"};
+    EXPECT_EQ(shown(api, cut), std::vector<std::string>(2, "I write </think> and go on | a</think> | stop"));
+    cut["stop"] = {"</think>"};
+    EXPECT_EQ(shown(api, cut), std::vector<std::string>(2, "I write |  | stop"));
+  }
+}
+
+TEST(StructuredOutput, OneBlankLineBehindTheThinkingIsNoPartOfTheAnswer) {
+  ReplyTextSettings settings;
+  settings.format = {text::ReasoningMarkers::think};
+  settings.grammar = GrammarPlacement{.starts_in_reasoning = true, .think_end = 4, .blank_line = 8, .end_tokens = {2}};
+  settings.stops = {"</think>\n\n\n\nno"};  // holds the markers back for a while
+  ReplyText text(settings);
+  CollectedReply reply([](const CollectedReply&) {});
+  for (const auto& [token, piece] :
+       {std::pair{20, "so"}, {21, " \xEF\xBF\xBD"}, {4, "\xEF\xBF\xBD</think>"}, {8, "\n\n"}, {8, "\n\n"}, {22, "a"}}) {
+    EXPECT_EQ(text.in_reasoning(), token == 20 || token == 21 || token == 4);
+    EXPECT_FALSE(text.push(token, piece, reply));
+  }
+  text.finish(false, reply);
+  EXPECT_EQ(reply.reasoning, "so \xEF\xBF\xBD\xEF\xBF\xBD");
+  EXPECT_EQ(reply.content, "\n\na");
+}
+
+TEST(StructuredOutput, ACallInPlaceOfTheAnswerIsACall) {
+  Api api("<tool_call>\n<function=f>\n</function>\n</tool_call>");
+  const Json tools = Json::array({{{"type", "function"}, {"function", {{"name", "f"}}}}});
+  const Json reply = api.chat(no_thinking({{"tools", tools}, {"guided_choice", {"yes"}}}));
+  EXPECT_EQ(reply["choices"][0]["message"]["tool_calls"][0]["function"]["name"], "f");
+  EXPECT_EQ(reply["choices"][0]["finish_reason"], "tool_calls");
+  // The engine was told to keep it so.
+  const auto constraint = api.engine().last_request().constraint;
+  std::vector<int32_t> path = {5};
+  while (constraint->forced(path) >= 0) path.push_back(constraint->forced(path));
+  EXPECT_EQ(demo_tokenizer().decode(path), "<tool_call>\n<function=");
+  EXPECT_EQ(constraint->accepts(path, demo_tokenizer().encode("g>")), 0U);
+  EXPECT_GT(constraint->accepts(path, demo_tokenizer().encode("f>")), 0U);
+}
+
+TEST(RequiredCalls, CannotEndInsideTheThinkingOrTheCall) {
+  Api api("x");
+  const Json tools = Json::array({{{"type", "function"}, {"function", {{"name", "f"}}}}});
+  (void)api.chat({{"tools", tools}, {"tool_choice", "required"}});
+  const auto constraint = api.engine().last_request().constraint;
+  std::vector<int32_t> path = ordinary("so");
+  EXPECT_EQ(constraint->accepts(path, std::vector<int32_t>{2}), 0U);
+  std::vector<uint32_t> bits(demo_tokenizer().vocabulary_size() / 32 + 1);
+  ASSERT_TRUE(constraint->mask(path, bits));
+  EXPECT_EQ(bits[0] & 5U, 0U) << "both end tokens";
+  EXPECT_EQ(bits[0] >> 3U & 3U, 3U);
+  path.push_back(4);
+  while (constraint->forced(path) >= 0) path.push_back(constraint->forced(path));
+  for (const int32_t token : demo_tokenizer().encode("f>\n<parameter=a>\nx\n")) path.push_back(token);
+  EXPECT_EQ(constraint->accepts({}, path), path.size());
+  EXPECT_EQ(constraint->accepts(path, std::vector<int32_t>{2}), 0U);
+  EXPECT_EQ(constraint->accepts(path, std::vector<int32_t>{6, 2}), 2U);
+  EXPECT_EQ(constraint->accepts(path, ordinary("</tool_call>")), ordinary("</tool_call>").size());
+  for (const int32_t token : ordinary("</tool_call>")) path.push_back(token);
+  EXPECT_EQ(constraint->accepts(path, std::vector<int32_t>{2}), 1U) << "spelled in ordinary letters it closes as well";
+}
+
+TEST(RequiredCalls, StayContentWhenMalformedAndAreDroppedWhenCut) {
+  const std::string broken = "<tool_call>\n<function=f>\n<parameter=a>\nx</tool_call>";
+  Api api(broken);
+  const Json tools = Json::array({{{"type", "function"}, {"function", {{"name", "f"}}}}});
+  Json body = no_thinking({{"tools", tools}, {"tool_choice", "required"}});
+  const auto whole = [&] { return shown(api, body).front(); };
+  EXPECT_EQ(whole(), " | " + broken + " | stop");
+  body["max_tokens"] = 6;
+  EXPECT_EQ(whole(), " |  | length");
+  body.erase("max_tokens");
+  for (const char* choice : {"required", "named"}) {
+    if (choice == std::string("named")) body["tool_choice"] = {{"type", "function"}, {"function", {{"name", "f"}}}};
+    for (const char* stop : {"</tool", "x", "</tool_call>"}) {
+      body["stop"] = {stop};
+      EXPECT_EQ(whole(), " |  | stop") << choice << stop;
+    }
+  }
 }
 
 TEST(StructuredOutput, IsRefusedBeforeAnythingRunsWhenItCannotBeEnforced) {

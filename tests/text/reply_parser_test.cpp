@@ -355,6 +355,27 @@ TEST(ReplyParser, ACallCutWhileItGrowsStaysUnfinished) {
   EXPECT_EQ(reply.content, "");
 }
 
+TEST(ReplyParser, ACallThatWasAskedForIsDroppedOnlyWhenItWasCut) {
+  const std::string broken = "<tool_call><function=write_file><parameter=path>\n/etc</tool_call>";
+  ReplyOptions options;
+  options.drop_cut_calls = true;
+  for (const bool was_cut : {false, true}) {
+    ReplyParser parser({}, write_file_tool(), options);
+    std::string content;
+    for (const auto& delta : parser.feed(broken)) content += delta.text;
+    for (const auto& delta : parser.finish(was_cut)) content += delta.text;
+    EXPECT_EQ(content, was_cut ? "" : broken);
+  }
+}
+
+TEST(ReplyParser, ReasoningOnlyHoldsNoMarkers) {
+  ReplyOptions options;
+  options.only_reasoning = true;
+  const Reply reply = parse_pieces(ReplyParser({ReasoningMarkers::think}, write_file_tool(), options),
+                                   {" a</th", "ink>b<tool_", "call> c "});
+  EXPECT_EQ(reply, (Reply{"a</think>b<tool_call> c", "", {}}));
+}
+
 TEST(ReplyParser, BrokenBytesNeverReachTheClient) {
   const Reply reply = parse_pieces(ReplyParser({}, {}), {"a\xFF", "b\xE4", "\xB8"});
   EXPECT_EQ(reply.content.substr(0, 5),
