@@ -72,8 +72,9 @@ std::optional<OutputFormat> structured_outputs(const Json& outputs) {
   const std::string field = "structured_outputs";
   if (!outputs.is_object()) refuse(field, "must be an object");
   std::optional<OutputFormat> format;
+  const bool blanks = !boolean_field(outputs, "disable_any_whitespace").value_or(false);
   for (const auto& [key, value] : outputs.items()) {
-    if (value.is_null()) continue;
+    if (value.is_null() || key == "disable_any_whitespace") continue;
     const std::string place = field + "." + key;
     std::optional<OutputFormat> one;
     if (key == "json") {
@@ -88,22 +89,23 @@ std::optional<OutputFormat> structured_outputs(const Json& outputs) {
       if (!value.is_boolean()) refuse(place, "must be true or false");
       if (value == true) one = OutputFormat{Kind::json_object, Json(), place};
     } else {
-      refuse(place, "is not supported: json, regex, choice, grammar and json_object are");
+      refuse(place, "is not supported: json, regex, choice, grammar, json_object and disable_any_whitespace are");
     }
     if (one && format) refuse(field, "may ask for one thing only");
     if (one) format = std::move(one);
   }
+  if (format) format->blanks = blanks;
   return format;
 }
 
 text::grammar::Automaton compile(const OutputFormat& format) {
   switch (format.kind) {
     case Kind::json_object:
-      return text::grammar::compile_json_object();
+      return text::grammar::compile_json_object(format.blanks);
     case Kind::json_value:
-      return text::grammar::compile_json_value();
+      return text::grammar::compile_json_value(format.blanks);
     case Kind::json_schema:
-      return text::grammar::compile_json_schema(format.value);
+      return text::grammar::compile_json_schema(format.value, format.blanks);
     case Kind::regex:
       return text::grammar::compile_regex(format.value.get_ref<const std::string&>());
     case Kind::choice:
@@ -137,7 +139,7 @@ std::optional<OutputFormat> read_output_format(const Json& body) {
 
 std::shared_ptr<text::grammar::Matcher> GrammarStore::get(
     const OutputFormat& format, const std::shared_ptr<const text::grammar::Vocabulary>& vocabulary) {
-  const std::string key = fmt::format("{} {}", static_cast<int>(format.kind), dump(format.value));
+  const std::string key = fmt::format("{} {} {}", static_cast<int>(format.kind), format.blanks, dump(format.value));
   {
     const std::lock_guard lock(mutex_);
     if (const auto known = places_.find(key); known != places_.end()) {

@@ -20,8 +20,9 @@ namespace tensorfold::server {
 struct OutputFormat {
   enum class Kind { json_object, json_value, json_schema, regex, choice, grammar };
   Kind kind = Kind::json_object;
-  Json value;         ///< the schema, the pattern, the list of texts, the grammar
-  std::string field;  ///< that asked for it, for messages
+  Json value;          ///< the schema, the pattern, the list of texts, the grammar
+  std::string field;   ///< that asked for it, for messages
+  bool blanks = true;  ///< of JSON: whether there may be any between tokens
 };
 
 /// The fields of read_output_format() that other dialects than chat take under the same names.

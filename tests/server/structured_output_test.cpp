@@ -45,6 +45,9 @@ TEST(OutputFormat, ReadsEveryDialectsFields) {
   EXPECT_EQ(kind(R"({"structured_outputs":{"json":{}}})"), is(Kind::json_schema));
   EXPECT_EQ(kind(R"({"structured_outputs":{"json_object":true}})"), is(Kind::json_object));
   EXPECT_EQ(kind(R"({"structured_outputs":{"regex":"a","json":null}})"), is(Kind::regex));
+  const auto compact = R"({"structured_outputs":{"json":{},"disable_any_whitespace":true}})";
+  EXPECT_EQ(kind(compact), is(Kind::json_schema));
+  EXPECT_FALSE(read_output_format(Json::parse(compact))->blanks);
   EXPECT_EQ(kind(R"({"grammar":"root ::= \"a\""})"), is(Kind::grammar));
   EXPECT_EQ(kind(R"({"json_schema":{"type":"null"}})"), is(Kind::json_schema));
   EXPECT_EQ(kind(R"({"response_format":{"type":"json_object"},"guided_regex":"a"})"), is(Kind::json_object));

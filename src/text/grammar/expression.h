@@ -63,6 +63,7 @@ struct RuleSet {
   /// The rule of one character inside a JSON string, plain or escaped, if the grammar has it: vocabularies keep masks
   /// for it.
   std::optional<uint32_t> json_character;
+  bool json_blanks = true;  ///< whether JSON may have blanks between its tokens
 
   /// A rule to be filled later.
   uint32_t declare(std::string name);

@@ -8,8 +8,8 @@
 
 namespace tensorfold::text::grammar {
 
-Automaton compile_json_schema(const nlohmann::ordered_json& schema) {
-  const RuleSet rules = json_schema_rules(schema);
+Automaton compile_json_schema(const nlohmann::ordered_json& schema, bool blanks) {
+  const RuleSet rules = json_schema_rules(schema, blanks);
   try {
     return compile(rules);
   } catch (const Error& failure) {
@@ -18,15 +18,17 @@ Automaton compile_json_schema(const nlohmann::ordered_json& schema) {
   }
 }
 
-Automaton compile_json_object() {
+Automaton compile_json_object(bool blanks) {
   RuleSet rules;
+  rules.json_blanks = blanks;
   JsonRules json(rules);
   rules.root = rules.add("root", json.object());
   return compile(rules);
 }
 
-Automaton compile_json_value() {
+Automaton compile_json_value(bool blanks) {
   RuleSet rules;
+  rules.json_blanks = blanks;
   JsonRules json(rules);
   rules.root = rules.add("root", json.value());
   return compile(rules);

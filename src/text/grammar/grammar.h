@@ -13,10 +13,11 @@ namespace tensorfold::text::grammar {
 
 // All throw Error(invalid_request) with what cannot be enforced, and where.
 
-Automaton compile_json_schema(const nlohmann::ordered_json& schema);
+/// `blanks`: whether there may be any between the tokens of the JSON.
+Automaton compile_json_schema(const nlohmann::ordered_json& schema, bool blanks = true);
 /// Any JSON object; any JSON value.
-Automaton compile_json_object();
-Automaton compile_json_value();
+Automaton compile_json_object(bool blanks = true);
+Automaton compile_json_value(bool blanks = true);
 /// The whole text matches the pattern.
 Automaton compile_regex(std::string_view pattern);
 /// One of the texts.

@@ -86,6 +86,7 @@ Expr JsonRules::shared(std::optional<uint32_t>& number, const char* name, const 
 }
 
 Expr JsonRules::blanks() {
+  if (!rules_.json_blanks) return empty();
   return shared(blanks_, "blanks", [] {
     return repeat(characters({{' ', ' '}, {'\t', '\t'}, {'\n', '\n'}, {'\r', '\r'}}), 0, most_blanks);
   });

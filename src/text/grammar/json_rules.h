@@ -19,7 +19,8 @@ class JsonRules {
  public:
   explicit JsonRules(RuleSet& rules);
 
-  /// Up to 32 blanks: between any two tokens of JSON, never more, so that a reply cannot be blanks for ever.
+  /// Up to 32 blanks: between any two tokens of JSON, never more, so that a reply cannot be blanks for ever. None with
+  /// RuleSet::json_blanks off.
   Expr blanks();
   /// One character of a string, plain or escaped.
   Expr character();

@@ -315,11 +315,12 @@ void refuse_schema(const std::string& path, const std::string& what) {
   fail(ErrorKind::invalid_request, "at {}: {}", path, what);
 }
 
-RuleSet json_schema_rules(const nlohmann::ordered_json& schema) {
+RuleSet json_schema_rules(const nlohmann::ordered_json& schema, bool blanks) {
   if (schema.dump(-1, ' ', false, Json::error_handler_t::replace).size() > longest_schema) {
     refuse_schema("#", "is larger than 1 MiB");
   }
   RuleSet rules;
+  rules.json_blanks = blanks;
   SchemaCompiler compiler(schema, rules);
   rules.root = compiler.compile_root();
   return rules;

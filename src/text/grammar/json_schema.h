@@ -16,7 +16,8 @@
 namespace tensorfold::text::grammar {
 
 /// Error invalid_request: "at PATH: what", PATH like #/properties/a/pattern.
-RuleSet json_schema_rules(const nlohmann::ordered_json& schema);
+/// `blanks`: whether there may be any between tokens.
+RuleSet json_schema_rules(const nlohmann::ordered_json& schema, bool blanks = true);
 
 /// Throws that error.
 [[noreturn]] void refuse_schema(const std::string& path, const std::string& what);

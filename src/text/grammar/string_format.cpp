@@ -58,10 +58,20 @@ std::string email() {
   return word + "(?:\\." + word + "){0,2}@" + label + "(?:\\." + label + "){0,3}\\.[a-zA-Z]{2,12}";
 }
 
-std::string uri() {
-  const std::string letter = "(?:[a-zA-Z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})";
-  return "[a-zA-Z][a-zA-Z0-9+.-]{0,15}://" + host_name() + "(?::[0-9]{1,5})?(?:/" + letter + "*)*(?:\\?(?:" + letter +
-         "|[/?])*)?(?:#(?:" + letter + "|[/?])*)?";
+// URIs by RFC 3986, without user names and with hosts by name only.
+constexpr const char* path_letter = "(?:[a-zA-Z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})";
+
+std::string query_and_fragment() { return fmt::format("(?:\\?(?:{0}|[/?])*)?(?:#(?:{0}|[/?])*)?", path_letter); }
+
+std::string authority_and_path() { return fmt::format("//{}(?::[0-9]{{1,5}})?(?:/{}*)*", host_name(), path_letter); }
+
+std::string uri() { return "[a-zA-Z][a-zA-Z0-9+.-]{0,15}:" + authority_and_path() + query_and_fragment(); }
+
+/// A URI, or what stands for one beside a base: without a scheme, its first segment has no colon.
+std::string uri_reference() {
+  const std::string from_root = fmt::format("/(?:{0}+(?:/{0}*)*)?", path_letter);
+  const std::string from_here = fmt::format("(?:[a-zA-Z0-9._~!$&'()*+,;=@-]|%[0-9A-Fa-f]{{2}})+(?:/{}*)*", path_letter);
+  return fmt::format("(?:{}|(?:{}|{}|{})?{})", uri(), authority_and_path(), from_root, from_here, query_and_fragment());
 }
 
 }  // namespace
@@ -81,8 +91,8 @@ std::optional<std::string> format_pattern(std::string_view format) {
       {"idn-email", email()},
       {"uri", uri()},
       {"iri", uri()},
-      {"uri-reference", uri()},
-      {"iri-reference", uri()},
+      {"uri-reference", uri_reference()},
+      {"iri-reference", uri_reference()},
   };
   const auto found = patterns.find(format);
   if (found == patterns.end()) return std::nullopt;
