@@ -33,7 +33,7 @@ constexpr double kAlike = 0.93;
 }  // namespace
 
 AcceptanceByDepth::AcceptanceByDepth(double prior, bool pooled) : memory_(kSharedMemory), pooled_(pooled) {
-  chances_.fill({prior, kPriorOutcomes});
+  chances_[0] = {prior, kPriorOutcomes};
 }
 
 AcceptanceByDepth AcceptanceByDepth::of_lane(const AcceptanceByDepth& shared) {
@@ -48,27 +48,32 @@ void AcceptanceByDepth::learn(Chance& chance, bool landed, double weight) const 
   chance.mean += weight / chance.outcomes * ((landed ? 1.0 : 0.0) - chance.mean);
 }
 
+AcceptanceByDepth::Chance AcceptanceByDepth::chance(size_t depth) const {
+  if (depth < known_) return chances_[depth];
+  Chance deepest = chances_[known_ - 1];
+  // Of a depth that was never tried itself no more than a little is known.
+  if (!pooled_) deepest.outcomes = std::min(deepest.outcomes, kPriorOutcomes);
+  return deepest;
+}
+
 void AcceptanceByDepth::record(int32_t drafted, int32_t accepted) {
   const auto tried = static_cast<size_t>(std::min({drafted, accepted + 1, static_cast<int32_t>(kDepths)}));
+  const size_t known = std::max(known_, pooled_ ? std::min(tried, size_t{2}) : tried);
+  const Chance untried = chance(known_);
+  for (; known_ < known; ++known_) chances_[known_] = untried;
   for (size_t j = 0; j < tried; ++j) {
     const bool behind = pooled_ && j > 0;
     learn(chances_[behind ? 1 : j], accepted > static_cast<int32_t>(j), behind ? kPooledShare : 1.0);
   }
-  tried_ = std::max(tried_, pooled_ ? std::min(tried, size_t{2}) : tried);
-  for (size_t j = std::max(tried_, size_t{1}); j < kDepths; ++j) {
-    // Of a depth that was never tried itself no more than a little is known.
-    chances_[j] = pooled_ ? chances_[tried_ - 1]
-                          : Chance{chances_[j - 1].mean, std::min(chances_[j - 1].outcomes, kPriorOutcomes)};
-  }
 }
 
 double AcceptanceByDepth::at(int32_t depth) const {
-  return chances_[std::min(static_cast<size_t>(depth), kDepths - 1)].mean;
+  return chances_[std::min(static_cast<size_t>(depth), known_ - 1)].mean;
 }
 
 double AcceptanceByDepth::at_best(int32_t depth) const {
-  const Chance& chance = chances_[std::min(static_cast<size_t>(depth), kDepths - 1)];
-  return std::min(1.0, chance.mean + kHope * std::sqrt(chance.mean * (1.0 - chance.mean) / chance.outcomes));
+  const Chance known = chance(static_cast<size_t>(depth));
+  return std::min(1.0, known.mean + kHope * std::sqrt(known.mean * (1.0 - known.mean) / known.outcomes));
 }
 
 int32_t DraftPolicy::add_drafter(std::string name, double prior, Proposing proposing) {
@@ -226,66 +231,70 @@ double DraftPolicy::extra_seconds(int32_t lanes, int32_t drafter, int32_t drafts
   return forward_.at(lanes + drafts) - forward_.at(lanes) + proposal_cost(drafter, drafts);
 }
 
-DraftPolicy::Choice DraftPolicy::choose_alone(const LaneRecord& lane, const LaneOffer& offer, int32_t others) const {
-  Choice choice;
-  const double plain = 1.0 / std::max(forward_.at(others + 1), 1e-9);
-  choice.rate = plain;
-  for (DraftOption option : offer.options) {
-    const auto index = static_cast<size_t>(option.drafter);
-    const int32_t offered = option.most;
-    double landed = 1.0;
-    double tokens = 1.0;
-    double may_land = 1.0;
-    double may_get = 1.0;
-    double best_rate = 0.0;
-    int32_t best = 0;
-    option.most = 0;
-    double highest = 0.0;
-    Choice likely;
-    for (int32_t n = 1; n <= offered; ++n) {
-      landed *= lane.acceptance[index].at(n - 1);
-      tokens += landed;
-      const double cost = std::max(forward_.at(others + 1 + n) + proposal_cost(option.drafter, n), 1e-9);
-      const double rate = tokens / cost;
-      may_land *= lane.acceptance[index].at_best(n - 1);
+DraftPolicy::Choice DraftPolicy::judge(const LaneRecord& lane, const DraftOption& option, int32_t tokens_left,
+                                       int32_t others) const {
+  const AcceptanceByDepth& acceptance = lane.acceptance[static_cast<size_t>(option.drafter)];
+  Choice choice{.option = option, .offered = option.most};
+  choice.option.most = 0;
+  double landed = 1.0;
+  double tokens = 1.0;
+  double may_land = 1.0;
+  double may_get = 1.0;
+  double highest = 0.0;
+  for (int32_t n = 1; n <= choice.offered; ++n) {
+    landed *= acceptance.at(n - 1);
+    tokens += landed;
+    const double cost = std::max(forward_.at(others + 1 + n) + proposal_cost(option.drafter, n), 1e-9);
+    const double rate = tokens / cost;
+    // Only what is paid for is tried on a hope; copies are looked at in any case.
+    if (!is_free(option.drafter)) {
+      may_land *= acceptance.at_best(n - 1);
       may_get += may_land;
-      if (may_get / cost > likely.hope) {
-        likely.hope = may_get / cost;
-        likely.hoped = n;
-        likely.hoped_expected = tokens;
-      }
-      highest = std::max(highest, rate);
-      // Of depths that promise about the same the deepest: its windows tell about all.
-      if (rate >= kAlike * highest) {
-        likely.likely = n;
-        likely.expected = tokens;
-      }
-      const double extra = extra_seconds(others + 1, option.drafter, n);
-      if (!may_stake(lane, option.drafter, extra, tokens, offer.tokens_left, others)) continue;
-      option.most = n;
-      if (rate > best_rate) {
-        best_rate = rate;
-        best = n;
+      if (may_get / cost > choice.hope) {
+        choice.hope = may_get / cost;
+        choice.hoped = n;
+        choice.hoped_expected = tokens;
       }
     }
-    const bool worth = best_rate > plain * options_.margin && pays_reading(option, offer.tokens_left, best_rate, plain);
-    const bool on_trial = worth && offer.options.size() > 1 && lane.rounds[index] < kTrialRounds;
-    const double wanted = lane.preferred >= 0 && lane.preferred != option.drafter ? choice.rate * kSwitch : choice.rate;
-    const bool first = choice.offered == 0 && offered > 0;
-    if (on_trial || first || (worth && best_rate > wanted)) {
-      choice = {.option = option,
-                .offered = offered,
-                .best = worth ? best : 0,
-                .rate = worth ? std::max(best_rate, plain) : plain,
-                .likely = likely.likely,
-                .expected = likely.expected,
-                .hoped = likely.hoped,
-                .hope = likely.hope,
-                .hoped_expected = likely.hoped_expected};
-      if (on_trial) break;
+    highest = std::max(highest, rate);
+    // Of depths that promise about the same the deepest: its windows tell about all.
+    if (rate >= kAlike * highest) {
+      choice.likely = n;
+      choice.expected = tokens;
+    }
+    if (!may_stake(lane, option.drafter, extra_seconds(others + 1, option.drafter, n), tokens, tokens_left, others)) {
+      continue;
+    }
+    choice.option.most = n;
+    if (rate > choice.rate) {
+      choice.rate = rate;
+      choice.best = n;
     }
   }
   return choice;
+}
+
+DraftPolicy::Choice DraftPolicy::choose_alone(const LaneRecord& lane, const LaneOffer& offer, int32_t others) const {
+  Choice chosen;
+  const double plain = 1.0 / std::max(forward_.at(others + 1), 1e-9);
+  chosen.rate = plain;
+  for (const DraftOption& option : offer.options) {
+    Choice choice = judge(lane, option, offer.tokens_left, others);
+    const bool worth =
+        choice.rate > plain * options_.margin && pays_reading(choice.option, offer.tokens_left, choice.rate, plain);
+    const bool on_trial =
+        worth && offer.options.size() > 1 && lane.rounds[static_cast<size_t>(option.drafter)] < kTrialRounds;
+    const double wanted = lane.preferred >= 0 && lane.preferred != option.drafter ? chosen.rate * kSwitch : chosen.rate;
+    const bool first = chosen.offered == 0 && choice.offered > 0;
+    if (!on_trial && !first && (!worth || choice.rate <= wanted)) continue;
+    if (!worth) {
+      choice.best = 0;
+      choice.rate = plain;
+    }
+    chosen = choice;
+    if (on_trial) break;
+  }
+  return chosen;
 }
 
 void DraftPolicy::fill(std::span<const Choice> choices, std::span<const LaneOffer> offers, int32_t most_rows,
@@ -362,6 +371,7 @@ void DraftPolicy::try_paid(LaneRecord& lane, const Choice& choice, const LaneOff
   const double plain = forward_.at(lane.lanes) / lane.lanes;
   // What may well be worth it is tried as soon as the loss that is to be expected can be afforded.
   const bool hopeful = !unknown && choice.hoped > 0 && choice.hope > 1.0 / std::max(forward_.at(lane.lanes), 1e-9);
+  // A known one that gives no hope is asked again now and then: texts change.
   const int32_t wait = unknown ? options_.first_wait / 2 : std::max(lane.wait, options_.longest_wait / 2);
   if (!hopeful && lane.plain_rounds < wait) return;
   const int32_t drafts = hopeful ? choice.hoped : choice.likely;

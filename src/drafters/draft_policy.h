@@ -40,9 +40,10 @@ class AcceptanceByDepth {
     double outcomes = 0.0;  ///< that the mean stands for
   };
   void learn(Chance& chance, bool landed, double weight) const;
+  [[nodiscard]] Chance chance(size_t depth) const;
 
   std::array<Chance, kDepths> chances_{};
-  size_t tried_ = 0;  ///< depths that were
+  size_t known_ = 1;  ///< depths that have a chance of their own; pooled: 2 at most
   double memory_ = 0.0;
   bool pooled_ = false;
 };
@@ -83,14 +84,14 @@ struct Grant {
 class DraftPolicy {
  public:
   struct Options {
-    double margin = 1.03;    ///< a drafted round must beat a plain one by this: costs are known no better
-    int32_t first_wait = 8;  ///< plain rounds before the first probe; doubles up to longest_wait
-    int32_t longest_wait = 128;
+    double margin = 1.03;             ///< a drafted round must beat a plain one by this: costs are known no better
+    int32_t first_wait = 8;           ///< plain rounds before the first probe; doubles up to longest_wait,
+    int32_t longest_wait = 128;       ///< half of which a known drafter waits at least that gives no hope
     int32_t deeper_every = 16;        ///< drafted rounds between tries of one draft more; doubles up to longest_wait
     double allowed_rounds = 1.5;      ///< plain rounds that a lane's drafts may lose
     double allowed_share = 0.015;     ///< and this share of the lane's rounds so far,
     double allowed_of_left = 0.04;    ///< but no more than this share of the rounds that may still come
-    double tries_of_left = .02;       ///< share of the rounds that may still come that tries may cost a lane
+    double tries_of_left = 0.02;      ///< tries may cost a lane this share of the rounds that may still come
     double probe_rounds = 8.0;        ///< plain rounds that tries of a drafter may cost at once,
     double probe_share = 0.01;        ///< and their share of all rounds
     double trust = 0.8;               ///< of an expected gain, what counts before it was made (of a drafter known well)
@@ -186,6 +187,9 @@ class DraftPolicy {
     double hoped_expected = 1.0;  ///< and the tokens that are expected of it all the same
   };
 
+  /// What an option promises by its depth to a lane with `others` rows beside it.
+  [[nodiscard]] Choice judge(const LaneRecord& lane, const DraftOption& option, int32_t tokens_left,
+                             int32_t others) const;
   /// The option and depth with the highest rate for a lane that stands alone with `others` rows beside it.
   Choice choose_alone(const LaneRecord& lane, const LaneOffer& offer, int32_t others) const;
   /// Whether reading what waits pays by the end of the reply when drafts reach `rate` and plain rounds `plain`.
