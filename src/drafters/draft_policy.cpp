@@ -234,6 +234,7 @@ double DraftPolicy::extra_seconds(int32_t lanes, int32_t drafter, int32_t drafts
 DraftPolicy::Choice DraftPolicy::judge(const LaneRecord& lane, const DraftOption& option, int32_t tokens_left,
                                        int32_t others) const {
   const AcceptanceByDepth& acceptance = lane.acceptance[static_cast<size_t>(option.drafter)];
+  const double plain_round = forward_.at(others + 1);
   Choice choice{.option = option, .offered = option.most};
   choice.option.most = 0;
   double landed = 1.0;
@@ -244,7 +245,9 @@ DraftPolicy::Choice DraftPolicy::judge(const LaneRecord& lane, const DraftOption
   for (int32_t n = 1; n <= choice.offered; ++n) {
     landed *= acceptance.at(n - 1);
     tokens += landed;
-    const double cost = std::max(forward_.at(others + 1 + n) + proposal_cost(option.drafter, n), 1e-9);
+    const double round = forward_.at(others + 1 + n);
+    const double proposal = proposal_cost(option.drafter, n);
+    const double cost = std::max(round + proposal, 1e-9);
     const double rate = tokens / cost;
     // Only what is paid for is tried on a hope; copies are looked at in any case.
     if (!is_free(option.drafter)) {
@@ -262,9 +265,7 @@ DraftPolicy::Choice DraftPolicy::judge(const LaneRecord& lane, const DraftOption
       choice.likely = n;
       choice.expected = tokens;
     }
-    if (!may_stake(lane, option.drafter, extra_seconds(others + 1, option.drafter, n), tokens, tokens_left, others)) {
-      continue;
-    }
+    if (!may_stake(lane, option.drafter, round - plain_round + proposal, tokens, tokens_left, others)) continue;
     choice.option.most = n;
     if (rate > choice.rate) {
       choice.rate = rate;
