@@ -205,8 +205,8 @@ __device__ inline StepInputs load_inputs(const float* row, const GatedDeltaShape
 
 /// Inputs of a stretch of rows in shared memory: query, key, this block's values, decay and beta.
 constexpr int kStretch = 16;
-template <int Warps>
-constexpr int kInputValues = 2 * kKeyDim + Warps * kRowsAWarp + 4;
+template <int Rows>
+constexpr int kInputValues = 2 * kKeyDim + Rows + 4;
 
 __device__ inline void copy_words(float* to, const float* from, int bytes) {
   const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
@@ -217,8 +217,8 @@ __device__ inline void copy_words(float* to, const float* from, int bytes) {
 }
 
 /// A warp a row: three copies of a lane.
-template <int Warps>
-__device__ inline void load_stretch(float (&to)[kStretch][kInputValues<Warps>], const float* steps, int64_t step_values,
+template <int Warps, int Rows>
+__device__ inline void load_stretch(float (&to)[kStretch][kInputValues<Rows>], const float* steps, int64_t step_values,
                                     int first, int end, const GatedDeltaShape& shape, const Place& place, int part) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   for (int row = static_cast<int>(threadIdx.x) / 32; row < kStretch; row += Warps) {
@@ -226,30 +226,28 @@ __device__ inline void load_stretch(float (&to)[kStretch][kInputValues<Warps>], 
     const float* from = steps + (first + row) * step_values;
     copy_words(&to[row][lane * 4], from + place.key_head * kKeyDim + lane * 4, 16);
     copy_words(&to[row][kKeyDim + lane * 4], from + (shape.key_heads + place.key_head) * kKeyDim + lane * 4, 16);
-    if (lane < (Warps * kRowsAWarp) / 4) {
-      copy_words(
-          &to[row][2 * kKeyDim + lane * 4],
-          from + 2 * shape.key_heads * kKeyDim + place.head * shape.value_dim + part * (Warps * kRowsAWarp) + lane * 4,
-          16);
-    } else if (lane < (Warps * kRowsAWarp) / 4 + 2) {
-      const int which = lane - (Warps * kRowsAWarp) / 4;
-      copy_words(&to[row][2 * kKeyDim + (Warps * kRowsAWarp) + which],
+    if (lane < Rows / 4) {
+      copy_words(&to[row][2 * kKeyDim + lane * 4],
+                 from + 2 * shape.key_heads * kKeyDim + place.head * shape.value_dim + part * Rows + lane * 4, 16);
+    } else if (lane < Rows / 4 + 2) {
+      const int which = lane - Rows / 4;
+      copy_words(&to[row][2 * kKeyDim + Rows + which],
                  from + channels_of(shape) + which * shape.value_heads + place.head, 4);
     }
   }
 }
 
-template <int Warps>
-__device__ inline StepInputs read_inputs(const float (&row)[kInputValues<Warps>], const Place& place, int part) {
+template <int Rows>
+__device__ inline StepInputs read_inputs(const float (&row)[kInputValues<Rows>], const Place& place, int part) {
   StepInputs in;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     in.query[i] = *reinterpret_cast<const float4*>(&row[i * 32 + place.lane * 4]);
     in.key[i] = *reinterpret_cast<const float4*>(&row[kKeyDim + i * 32 + place.lane * 4]);
   }
-  in.value = row[2 * kKeyDim + place.row - part * (Warps * kRowsAWarp)];
-  in.decay = row[2 * kKeyDim + (Warps * kRowsAWarp)];
-  in.beta = row[2 * kKeyDim + (Warps * kRowsAWarp) + 1];
+  in.value = row[2 * kKeyDim + place.row - part * Rows];
+  in.decay = row[2 * kKeyDim + Rows];
+  in.beta = row[2 * kKeyDim + Rows + 1];
   return in;
 }
 
@@ -266,56 +264,117 @@ __device__ inline void replay_path(State& state, const GatedDeltaArguments& a, c
   }
 }
 
-/// Block: one sequence, one value head, 4 value rows a warp; walks the sequence's rows in order.
-template <int Warps>
+/// What a lane has of its `Deep` value rows, and the outputs of the row before, whose sums over lanes ride with the
+/// next row's: a step then waits for three exchanges between lanes instead of six.
+template <int Deep>
+struct DeepState {
+  State rows[Deep];
+  float pending[Deep] = {};
+  float* pending_out = nullptr;
+};
+
+template <int Deep>
+__device__ inline void write_pending(DeepState<Deep>& state, const float* sums, int row_step, int lane) {
+  if (lane != 0 || state.pending_out == nullptr) return;
+#pragma unroll
+  for (int d = 0; d < Deep; ++d) state.pending_out[d * row_step] = sums[d];
+}
+
+/// One row. `values`: of the lane's value rows; `out`: of its first value row, the others `row_step` on.
+template <int Deep>
+__device__ inline void deep_step(DeepState<Deep>& state, StepInputs& in, const float (&values)[Deep], float* out,
+                                 int row_step, int lane) {
+  float sums[2 * Deep];
+#pragma unroll
+  for (int d = 0; d < Deep; ++d) {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) state.rows[d].s[i] *= in.decay;
+    sums[d] = state.pending[d];
+    sums[Deep + d] = lane_dot(state.rows[d].s, in.key);
+  }
+  add_lanes(sums);
+  write_pending<Deep>(state, sums, row_step, lane);
+  state.pending_out = out;
+#pragma unroll
+  for (int d = 0; d < Deep; ++d) {
+    in.value = values[d];
+    update(state.rows[d], in, sums[Deep + d]);
+    state.pending[d] = lane_dot(state.rows[d].s, in.query);
+  }
+}
+
+/// Block: one sequence, one value head, 4 Deep value rows a warp, of which a lane has Deep (queries and keys are then
+/// read from shared memory once for all of them); walks the sequence's rows in order.
+template <int Warps, int Deep>
 __global__ void __launch_bounds__(Warps * 32)
     steps_kernel(PlanView plan, const __grid_constant__ GatedDeltaArguments a) {
-  __shared__ __align__(16) float inputs[2][kStretch][kInputValues<Warps>];
+  constexpr int row_step = Warps * kRowsAWarp;
+  constexpr int block_rows = row_step * Deep;
+  __shared__ __align__(16) float inputs[2][kStretch][kInputValues<block_rows>];
   allow_next_kernel();
   const bool exists = static_cast<int>(blockIdx.x) < plan.header().sequences;
   const DeviceSequence sequence = exists ? plan.sequences()[blockIdx.x] : DeviceSequence{};
   const auto part = static_cast<int>(blockIdx.z);
-  const Place place = find_place(a.shape, part, Warps * kRowsAWarp);
+  const Place place = find_place(a.shape, part, block_rows);
+  const auto place_of = [&](int deep) {
+    Place other = place;
+    other.row += deep * row_step;
+    return other;
+  };
   const int64_t step_values = channels_of(a.shape) + 2 * a.shape.value_heads;
   const int32_t* parents = plan.parents();
-  State state;
+  DeepState<Deep> state;
   // Committed states were written before this plan was uploaded: they need not wait for the previous kernel.
-  if (exists) load_state(state, a.states, a.shape, sequence.state_slot, place);
+#pragma unroll
+  for (int d = 0; d < Deep; ++d)
+    if (exists) load_state(state.rows[d], a.states, a.shape, sequence.state_slot, place_of(d));
   wait_for_previous_kernels();
   if (!exists) return;
   int current = -1;
   const int end = sequence.first_row + sequence.row_count;
-  load_stretch<Warps>(inputs[0], a.steps, step_values, sequence.first_row, end, a.shape, place, part);
-  asm volatile("cp.async.commit_group;" ::: "memory");
+  const auto load = [&](float(&to)[kStretch][kInputValues<block_rows>], int first) {
+    load_stretch<Warps, block_rows>(to, a.steps, step_values, first, end, a.shape, place, part);
+    asm volatile("cp.async.commit_group;" ::: "memory");
+  };
+  load(inputs[0], sequence.first_row);
   for (int first = sequence.first_row, turn = 0; first < end; first += kStretch, turn ^= 1) {
-    load_stretch<Warps>(inputs[turn ^ 1], a.steps, step_values, first + kStretch, end, a.shape, place, part);
-    asm volatile("cp.async.commit_group;\ncp.async.wait_group 1;" ::: "memory");
+    load(inputs[turn ^ 1], first + kStretch);
+    asm volatile("cp.async.wait_group 1;" ::: "memory");
     __syncthreads();
     const int last = first + kStretch < end ? first + kStretch : end;
     float* out =
         a.outputs + (static_cast<int64_t>(first) * a.shape.value_heads + place.head) * a.shape.value_dim + place.row;
     const int64_t out_step = static_cast<int64_t>(a.shape.value_heads) * a.shape.value_dim;
+    const auto advance = [&](int row) {
+      const float(&from)[kInputValues<block_rows>] = inputs[turn][row - first];
+      StepInputs in = read_inputs<block_rows>(from, place, part);
+      float values[Deep];
+#pragma unroll
+      for (int d = 0; d < Deep; ++d) values[d] = from[2 * kKeyDim + place.row - part * block_rows + d * row_step];
+      deep_step<Deep>(state, in, values, out, row_step, place.lane);
+      out += out_step;
+    };
     if (sequence.keep_all != 0) {
-#pragma unroll 4
-      for (int row = first; row < last; ++row, out += out_step) {
-        const StepInputs in = read_inputs<Warps>(inputs[turn][row - first], place, part);
-        step(state, in);
-        const float value = dot(state.s, in.query);
-        if (place.lane == 0) *out = value;
-      }
+#pragma unroll(Deep > 1 ? 4 : 2)
+      for (int row = first; row < last; ++row) advance(row);
     } else {
-      for (int row = first; row < last; ++row, out += out_step) {
-        if (parents[row] != current) replay_path(state, a, parents, row, sequence.state_slot, step_values, place);
-        const StepInputs in = read_inputs<Warps>(inputs[turn][row - first], place, part);
-        step(state, in);
+      for (int row = first; row < last; ++row) {
+        if (parents[row] != current) {
+#pragma unroll
+          for (int d = 0; d < Deep; ++d)
+            replay_path(state.rows[d], a, parents, row, sequence.state_slot, step_values, place_of(d));
+        }
+        advance(row);
         current = row;
-        const float value = dot(state.s, in.query);
-        if (place.lane == 0) *out = value;
       }
     }
     __syncthreads();
   }
-  if (sequence.keep_all != 0) store_state(state, a.states, a.shape, sequence.state_slot, place);
+  add_lanes(state.pending);
+  write_pending<Deep>(state, state.pending, row_step, place.lane);
+#pragma unroll
+  for (int d = 0; d < Deep; ++d)
+    if (sequence.keep_all != 0) store_state(state.rows[d], a.states, a.shape, sequence.state_slot, place_of(d));
 }
 
 /// One warp a (row, value head): silu(z) * RMSNorm(o). Rows that keep all also move the convolution's tail.
@@ -417,16 +476,16 @@ void launch_gated_delta(const int32_t* plan, int rows, int sequences, const Gate
            view, arguments);
   // Small blocks share the multiprocessors evenly where there are few; larger ones keep more warps where there are
   // many.
-  const auto step = [&](auto kernel, int warps) {
-    launch(
-        kernel,
-        dim3(all_sequences, static_cast<unsigned>(shape.value_heads), blocks_of(shape.value_dim, warps * kRowsAWarp)),
-        dim3(static_cast<unsigned>(warps) * 32), 0, stream, view, arguments);
+  const auto step = [&](auto kernel, int warps, int deep) {
+    launch(kernel,
+           dim3(all_sequences, static_cast<unsigned>(shape.value_heads),
+                blocks_of(shape.value_dim, warps * deep * kRowsAWarp)),
+           dim3(static_cast<unsigned>(warps) * 32), 0, stream, view, arguments);
   };
-  if (sequences <= 2)
-    step(steps_kernel<4>, 4);
+  if (sequences > 2)
+    step(steps_kernel<8, 1>, 8, 1);
   else
-    step(steps_kernel<8>, 8);
+    step(steps_kernel<2, 2>, 2, 2);
   launch(outputs_kernel, dim3(all_rows, blocks_of(shape.value_heads, 4)), dim3(128), 0, stream, view, arguments);
   launch(tails_kernel, dim3(all_sequences, blocks_of(channels_of(shape), 256)), dim3(256), 0, stream, view, arguments);
 }

@@ -59,8 +59,8 @@ struct StepInputs {
   float beta;
 };
 
-/// Sum over 16 products of a lane, four chains, then over the 8 lanes of a row: one fixed order.
-__device__ inline float dot(const float (&s)[16], const float4 (&v)[4]) {
+/// A lane's 16 products in four chains.
+__device__ inline float lane_dot(const float (&s)[16], const float4 (&v)[4]) {
   float chain[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -69,18 +69,32 @@ __device__ inline float dot(const float (&s)[16], const float4 (&v)[4]) {
     chain[i] = fmaf(s[i * 4 + 2], v[i].z, chain[i]);
     chain[i] = fmaf(s[i * 4 + 3], v[i].w, chain[i]);
   }
-  float sum = (chain[0] + chain[1]) + (chain[2] + chain[3]);
-  sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 1);
-  sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 2);
-  sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 4);
-  return sum;
+  return (chain[0] + chain[1]) + (chain[2] + chain[3]);
 }
 
-/// S = g S; delta = beta (v - S k); S = S + delta k^T.
-__device__ inline void step(State& state, const StepInputs& in) {
+/// Sums over the 8 lanes of a row, several at a time.
+template <int Count>
+__device__ inline void add_lanes(float (&sums)[Count]) {
 #pragma unroll
-  for (int i = 0; i < 16; ++i) state.s[i] *= in.decay;
-  const float delta = in.beta * (in.value - dot(state.s, in.key));
+  for (int step = 1; step <= 4; step *= 2) {
+    float others[Count];
+#pragma unroll
+    for (int i = 0; i < Count; ++i) others[i] = __shfl_xor_sync(0xFFFFFFFFU, sums[i], step);
+#pragma unroll
+    for (int i = 0; i < Count; ++i) sums[i] += others[i];
+  }
+}
+
+/// Sum over 16 products of a lane, then over the 8 lanes of a row: one fixed order.
+__device__ inline float dot(const float (&s)[16], const float4 (&v)[4]) {
+  float sum[1] = {lane_dot(s, v)};
+  add_lanes(sum);
+  return sum[0];
+}
+
+/// S = S + beta (v - S k) k^T; `product`: S k.
+__device__ inline void update(State& state, const StepInputs& in, float product) {
+  const float delta = in.beta * (in.value - product);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     state.s[i * 4] = fmaf(delta, in.key[i].x, state.s[i * 4]);
@@ -88,6 +102,13 @@ __device__ inline void step(State& state, const StepInputs& in) {
     state.s[i * 4 + 2] = fmaf(delta, in.key[i].z, state.s[i * 4 + 2]);
     state.s[i * 4 + 3] = fmaf(delta, in.key[i].w, state.s[i * 4 + 3]);
   }
+}
+
+/// S = g S; then update.
+__device__ inline void step(State& state, const StepInputs& in) {
+#pragma unroll
+  for (int i = 0; i < 16; ++i) state.s[i] *= in.decay;
+  update(state, in, dot(state.s, in.key));
 }
 
 /// What a lane of a step block works on.

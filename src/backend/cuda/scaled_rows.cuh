@@ -17,16 +17,21 @@ constexpr int kSquareValues = 16;
 __device__ inline float scale_sixteen(const Activation& input, int from, const float* gains, const Activation& output,
                                       int row, int at) {
   float v[kSquareValues];
+  float4 x[4];
+  float4 g[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {  // all loads before the first store: they are not known to be of other memory
+    x[i] = get_four(input, from, at * kSquareValues + i * 4);
+    g[i] = *reinterpret_cast<const float4*>(gains + at * kSquareValues + i * 4);
+  }
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const int column = at * kSquareValues + i * 4;
-    const float4 x = get_four(input, from, column);
-    const float4 g = *reinterpret_cast<const float4*>(gains + column);
-    v[i * 4] = x.x;
-    v[i * 4 + 1] = x.y;
-    v[i * 4 + 2] = x.z;
-    v[i * 4 + 3] = x.w;
-    set_four(output, row, column, {x.x * g.x, x.y * g.y, x.z * g.z, x.w * g.w});
+    v[i * 4] = x[i].x;
+    v[i * 4 + 1] = x[i].y;
+    v[i * 4 + 2] = x[i].z;
+    v[i * 4 + 3] = x[i].w;
+    set_four(output, row, at * kSquareValues + i * 4,
+             {x[i].x * g[i].x, x[i].y * g[i].y, x[i].z * g[i].z, x[i].w * g[i].w});
   }
   float p[8];
 #pragma unroll
