@@ -40,6 +40,10 @@ void CharacterSet::add(char32_t first, char32_t last) {
 }
 
 void CharacterSet::add(const CharacterSet& other) {
+  if (ranges_.empty()) {
+    ranges_ = other.ranges_;
+    return;
+  }
   for (const CharacterRange& range : other.ranges_) add(range.first, range.last);
 }
 
@@ -55,9 +59,15 @@ CharacterSet CharacterSet::complement() const {
 }
 
 CharacterSet CharacterSet::intersected(const CharacterSet& other) const {
-  CharacterSet result = complement();
-  result.add(other.complement());
-  return result.complement();
+  CharacterSet result;
+  for (size_t i = 0, j = 0; i < ranges_.size() && j < other.ranges_.size();) {
+    const CharacterRange& mine = ranges_[i];
+    const CharacterRange& theirs = other.ranges_[j];
+    const CharacterRange both = {std::max(mine.first, theirs.first), std::min(mine.last, theirs.last)};
+    if (both.first <= both.last) result.ranges_.push_back(both);
+    mine.last < theirs.last ? ++i : ++j;
+  }
+  return result;
 }
 
 bool CharacterSet::contains(char32_t character) const {

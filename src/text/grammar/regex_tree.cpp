@@ -16,6 +16,8 @@ namespace {
 
 constexpr size_t deepest = 200;
 constexpr uint32_t most_repeats = 100'000;
+/// Ranges of all sets of a pattern: Python's letters are 700, and a long pattern may name them often.
+constexpr size_t most_ranges = 250'000;
 
 /// A set as each dialect reads it: ASCII's, ECMA-262's, Python's of str. They differ in \d, \w and \s.
 using Readings = std::array<CharacterSet, 3>;
@@ -130,7 +132,9 @@ class RegexParser {
     return parts.parts.size() == 1 ? std::move(parts.parts[0]) : std::move(parts);
   }
 
-  static RegexNode of(CharacterSet set) {
+  RegexNode of(CharacterSet set) {
+    ranges_ += set.ranges().size();
+    if (ranges_ > most_ranges) refuse("is too large");
     RegexNode node;
     node.kind = RegexNode::Kind::set;
     node.set = std::move(set);
@@ -162,7 +166,7 @@ class RegexParser {
         if (take("\\A")) return anchor(RegexNode::Kind::begin);
         if (take("\\Z") || take("\\z")) return anchor(RegexNode::Kind::end);
         ++at_;
-        return of(agreed(parse_escape(false)));
+        return of(parse_single_escape());
       case '*':
       case '+':
       case '?':
@@ -277,6 +281,13 @@ class RegexParser {
     return value;
   }
 
+  /// Behind a backslash, outside of a class.
+  CharacterSet parse_single_escape() {
+    const Readings sets = parse_escape(false);
+    for (const CharacterSet& one : sets) ranges_ += one.ranges().size();
+    return agreed(sets);
+  }
+
   /// Behind a backslash.
   Readings parse_escape(bool in_class) {
     if (at_end()) refuse("ends in a backslash");
@@ -359,6 +370,7 @@ class RegexParser {
       }
       add(set, alike({{low[0].ranges()[0].first, high[0].ranges()[0].first}}));
     }
+    for (const CharacterSet& one : set) ranges_ += one.ranges().size();
     return agreed(negated ? complement(set) : set);
   }
 
@@ -374,6 +386,7 @@ class RegexParser {
 
   std::string_view text_;
   size_t at_ = 0;
+  size_t ranges_ = 0;  ///< of the sets so far, as every dialect reads them
 };
 
 }  // namespace

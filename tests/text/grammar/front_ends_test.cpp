@@ -1,4 +1,5 @@
 // Regular expressions, EBNF and choices: the texts they hold and what they refuse.
+#include <chrono>
 #include <memory>
 #include <random>
 #include <regex>
@@ -75,6 +76,14 @@ TEST(Regex, AClassAndItsNegationHoldWhatEveryDialectAgreesOn) {
     }
   }
   EXPECT_THROW((void)compile_regex("[^\\s\\S]"), Error) << "matches nothing";
+}
+
+TEST(Regex, ManyClassesOfLettersAreRefusedInTime) {
+  std::string pattern;
+  while (pattern.size() < (size_t{256} << 10)) pattern += "\\W[^\\w][\\w-]\\w\\D";
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_THROW((void)compile_regex(pattern), Error);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(2));
 }
 
 class RefusedPatterns : public ::testing::TestWithParam<const char*> {};
