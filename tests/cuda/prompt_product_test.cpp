@@ -83,7 +83,7 @@ class Problem {
     p.partials = partials_.data();
     p.arrivals = arrivals_.data();
     if (prompt) {
-      launch_prompt_product(p, rows_, nullptr);
+      launch_prompt_product(p, rows_, 132, nullptr);
     } else {
       for (; p.first_row < rows_; p.first_row += kMostRowsAProduct) launch_row_product(p, 4, {132, 98304, 2}, nullptr);
     }

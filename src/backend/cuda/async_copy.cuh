@@ -63,6 +63,30 @@ __device__ inline void bulk_copy_once(uint32_t to, const void* from, uint32_t by
       : "memory");
 }
 
+// Copies of one thread's own, 16 bytes each, in the order it commits them.
+__device__ inline void copy_16(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+/// Until at most `Pending` of what was committed are under way.
+template <int Pending>
+__device__ inline void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
+}
+
+/// A place in a ring of stages that is walked stage by stage. Who fills it begins with parity 1: there is nothing to
+/// wait for in the first turn.
+struct RingStage {
+  int at = 0;
+  uint32_t parity = 0;
+  __device__ void advance(int stages) {
+    if (++at == stages) {
+      at = 0;
+      parity ^= 1;
+    }
+  }
+};
+
 /// Lets the next kernel of the stream start its part that needs nothing from this one.
 __device__ inline void allow_next_kernel() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 /// Waits until the kernels before this one have finished and their writes are visible.

@@ -207,7 +207,7 @@ __device__ inline void attend(const PlanView& plan, const AttentionArguments& a,
                      step == 0 ? 0 : 1);
     }
     warpgroup_commit();
-    warpgroup_wait(s);
+    warpgroup_wait<0>(s);
     release();
     const int tile_at = block.item.partition * kPartitionKeys + tile * kTileKeys;
     const float low = weigh(run[0], s, 0, a.scale, tile_at, lane);
@@ -234,7 +234,7 @@ __device__ inline void attend(const PlanView& plan, const AttentionArguments& a,
             swizzled_descriptor(ring.stage(stage) + step * 2048 + part * 2 * kTileGroupBytes, kTileGroupBytes));
     warpgroup_commit();
 #pragma unroll
-    for (int part = 0; part < parts; ++part) warpgroup_wait(out[part]);
+    for (int part = 0; part < parts; ++part) warpgroup_wait<0>(out[part]);
     release();
   }
 #pragma unroll

@@ -118,21 +118,6 @@ __device__ inline void stream_rows(const ForwardArguments& a, const Ring& ring) 
       [](const ProductStream&) {});
 }
 
-/// A tile's codes, scales and biases of one group, as a lane holds them.
-struct PackedGroup {
-  uint4 words;
-  uint2 pairs;
-};
-
-/// `codes`, `scales`: this lane's, in shared memory.
-__device__ inline void load_packed(PackedGroup& to, uint32_t codes, uint32_t scales) {
-  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(to.words.x), "=r"(to.words.y), "=r"(to.words.z), "=r"(to.words.w)
-               : "r"(codes)
-               : "memory");
-  asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(to.pairs.x), "=r"(to.pairs.y) : "r"(scales) : "memory");
-}
-
 /// Half a group's rows: the fragments of two steps for each row tile.
 template <int RowTiles>
 __device__ inline void load_half(uint32_t (&rows)[RowTiles][4], uint32_t at) {
@@ -216,7 +201,7 @@ __device__ inline void pass_chain(float (&sum)[RowTiles][4], PassReader<RowTiles
   const auto codes_at = static_cast<uint32_t>(warp * group_bytes(WeightFormat::affine4) + reader.lane * 16);
   const auto scales_at = static_cast<uint32_t>(warp * group_bytes(WeightFormat::affine4) + 512 + (reader.lane / 4) * 8);
   const auto rows_at = static_cast<uint32_t>(reader.lane * 16);
-  PackedGroup packed;
+  AffineGroup packed;
   uint32_t a[2][4];  // of the first half
   uint32_t b[2][4];
   uint32_t first[RowTiles][4];
@@ -226,7 +211,7 @@ __device__ inline void pass_chain(float (&sum)[RowTiles][4], PassReader<RowTiles
   uint32_t codes = reader.weights + codes_at;
   uint32_t scales = reader.weights + scales_at;
   uint32_t rows = reader.rows + rows_at;
-  load_packed(packed, codes, scales);
+  load_affine(packed, codes, scales);
   load_half<RowTiles>(first, rows);
   AffineScales pair_scales(packed.pairs);
   affine_fragment(a[0], packed.words.x, pair_scales);
@@ -249,7 +234,7 @@ __device__ inline void pass_chain(float (&sum)[RowTiles][4], PassReader<RowTiles
       scales = reader.weights + scales_at;
       rows = reader.rows + rows_at;
     }
-    load_packed(packed, codes, scales);
+    load_affine(packed, codes, scales);
     load_half<RowTiles>(first, rows);
     multiply_step<RowTiles>(sum, b[0], second, 0);
     multiply_step<RowTiles>(sum, b[1], second, 1);

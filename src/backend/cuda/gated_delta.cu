@@ -209,9 +209,9 @@ template <int Rows>
 constexpr int kInputValues = 2 * kKeyDim + Rows + 4;
 
 __device__ inline void copy_words(float* to, const float* from, int bytes) {
-  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  const uint32_t at = shared_address(to);
   if (bytes == 16)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
+    copy_16(at, from);
   else
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(at), "l"(from) : "memory");
 }
@@ -334,12 +334,12 @@ __global__ void __launch_bounds__(Warps * 32)
   const int end = sequence.first_row + sequence.row_count;
   const auto load = [&](float(&to)[kStretch][kInputValues<block_rows>], int first) {
     load_stretch<Warps, block_rows>(to, a.steps, step_values, first, end, a.shape, place, part);
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    commit_copies();
   };
   load(inputs[0], sequence.first_row);
   for (int first = sequence.first_row, turn = 0; first < end; first += kStretch, turn ^= 1) {
     load(inputs[turn ^ 1], first + kStretch);
-    asm volatile("cp.async.wait_group 1;" ::: "memory");
+    wait_copies<1>();
     __syncthreads();
     const int last = first + kStretch < end ? first + kStretch : end;
     float* out =

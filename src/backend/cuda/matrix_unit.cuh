@@ -69,4 +69,28 @@ __device__ inline void affine_fragment(uint32_t (&a)[4], uint32_t word, const Af
   a[3] = affine_pair(late & 0x00F000F0U, s.high, s.high_bias);
 }
 
+/// What a lane holds of one tile's weights in one group: codes, scales and biases.
+struct AffineGroup {
+  uint4 words;
+  uint2 pairs;
+};
+
+/// `codes`, `pairs`: this lane's, shared addresses. Volatile: it stays where it is written.
+__device__ inline void load_affine(AffineGroup& to, uint32_t codes, uint32_t pairs) {
+  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(to.words.x), "=r"(to.words.y), "=r"(to.words.z), "=r"(to.words.w)
+               : "r"(codes)
+               : "memory");
+  asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(to.pairs.x), "=r"(to.pairs.y) : "r"(pairs) : "memory");
+}
+
+/// The fragments of a group's four steps.
+__device__ inline void affine_fragments(uint32_t (&a)[4][4], const AffineGroup& group) {
+  const AffineScales scales(group.pairs);
+  affine_fragment(a[0], group.words.x, scales);
+  affine_fragment(a[1], group.words.y, scales);
+  affine_fragment(a[2], group.words.z, scales);
+  affine_fragment(a[3], group.words.w, scales);
+}
+
 }  // namespace tensorfold::backend::cuda

@@ -124,7 +124,7 @@ void CudaBackend::product(const Project& a, Activation input, int32_t rows) {
   p.partials = partials_.get<float>(row_product_partials(weights, 4));
   p.arrivals = arrivals_.get<uint32_t>(row_product_arrivals(weights));
   if (rows > kMostRowsAProduct) {
-    launch_prompt_product(p, rows, stream_);
+    launch_prompt_product(p, rows, processors_, stream_);
     return;
   }
   for (int32_t first = 0; first < rows; first += kMostRowsAProduct) {

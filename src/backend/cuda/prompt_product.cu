@@ -101,29 +101,18 @@ struct PromptConsumer {
   int stages;
   int warp;
   int lane;
-  int stage = 0;
-  uint32_t parity = 0;
+  RingStage stage = {};
   float total[Rows / 2];
 
   __device__ uint32_t stage_at(int i) const { return memory + static_cast<uint32_t>(i) * Stage::bytes; }
 
   /// The fragments of the stage after the last one made.
-  __device__ void make(uint32_t (&a)[4][4], int from, uint32_t from_parity) const {
-    const uint32_t tile = stage_at(from) + Stage::weights_at + static_cast<uint32_t>(warp) * kTileBytes;
-    uint32_t words[4];
-    uint2 pairs;
-    barrier_wait(full + from * 8, from_parity);
-    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-                 : "r"(tile + static_cast<uint32_t>(lane) * 16)
-                 : "memory");
-    asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];"
-                 : "=r"(pairs.x), "=r"(pairs.y)
-                 : "r"(tile + 512 + static_cast<uint32_t>(lane / 4) * 8)
-                 : "memory");
-    const AffineScales scales(pairs);
-#pragma unroll
-    for (int step = 0; step < 4; ++step) affine_fragment(a[step], words[step], scales);
+  __device__ void make(uint32_t (&a)[4][4], const RingStage& from) const {
+    const uint32_t tile = stage_at(from.at) + Stage::weights_at + static_cast<uint32_t>(warp) * kTileBytes;
+    AffineGroup group;
+    barrier_wait(full + from.at * 8, from.parity);
+    load_affine(group, tile + static_cast<uint32_t>(lane) * 16, tile + 512 + static_cast<uint32_t>(lane / 4) * 8);
+    affine_fragments(a, group);
   }
   __device__ void start(const uint32_t (&a)[4][4], int from, int accumulate) {
     warpgroup_fence();
@@ -141,17 +130,14 @@ struct PromptConsumer {
   __device__ void multiply(int groups) {
     uint32_t even[4][4];
     uint32_t odd[4][4];
-    make(even, stage, parity);
-    start(even, stage, 0);
+    make(even, stage);
+    start(even, stage.at, 0);
     // `now` runs, the fragments of the group after it are made and started, then `now` is waited for.
     const auto turn = [&](uint32_t(&next)[4][4]) {
-      const int before = stage;
-      if (++stage == stages) {
-        stage = 0;
-        parity ^= 1;
-      }
-      make(next, stage, parity);
-      start(next, stage, 1);
+      const int before = stage.at;
+      stage.advance(stages);
+      make(next, stage);
+      start(next, stage.at, 1);
       warpgroup_wait<1>(total);
       release(before);
     };
@@ -163,11 +149,8 @@ struct PromptConsumer {
     }
     if (left > 0) turn(odd);
     warpgroup_wait<0>(total);
-    release(stage);
-    if (++stage == stages) {
-      stage = 0;
-      parity ^= 1;
-    }
+    release(stage.at);
+    stage.advance(stages);
   }
 };
 
@@ -251,17 +234,6 @@ CUtensorMap rows_map(const RowProduct& p, int row_tiles, int box_tiles) {
   return map;
 }
 
-int processors() {
-  static const int count = [] {
-    int device = 0;
-    int value = 0;
-    cuda_check(cudaGetDevice(&device), "ask for the device");
-    cuda_check(cudaDeviceGetAttribute(&value, cudaDevAttrMultiProcessorCount, device), "ask for multiprocessors");
-    return value;
-  }();
-  return count;
-}
-
 template <int Rows>
 PromptPieces pieces_of(const RowProduct& product, int rows) {
   PromptPieces pieces{};
@@ -273,13 +245,13 @@ PromptPieces pieces_of(const RowProduct& product, int rows) {
 
 /// Turns of the machine times the size of a piece.
 template <int Rows>
-double cost_of(const RowProduct& product, int rows, double of_piece) {
+double cost_of(const RowProduct& product, int rows, int processors, double of_piece) {
   const int count = pieces_of<Rows>(product, rows).count;
-  return (count + processors() - 1) / processors() * of_piece;
+  return (count + processors - 1) / processors * of_piece;
 }
 
 template <int Rows, bool Sliced>
-void launch_as(const RowProduct& product, int rows, cudaStream_t stream) {
+void launch_as(const RowProduct& product, int rows, int processors, cudaStream_t stream) {
   using Stage = PromptStage<Rows>;
   constexpr size_t kept = Sliced ? static_cast<size_t>(Rows / 2) * kConsumers * sizeof(float) : 0;
   constexpr int stages = static_cast<int>(std::min<size_t>(12, (kMostShared - kept) / (Stage::bytes + 16)));
@@ -290,32 +262,32 @@ void launch_as(const RowProduct& product, int rows, cudaStream_t stream) {
   PromptPieces pieces = pieces_of<Rows>(product, rows);
   pieces.stages = stages;
   const CUtensorMap map = rows_map(product, (rows + 127) / 128 * 16, Rows / 8);
-  launch(prompt_product_kernel<Rows, Sliced>, dim3(static_cast<unsigned>(std::min(processors(), pieces.count))),
+  launch(prompt_product_kernel<Rows, Sliced>, dim3(static_cast<unsigned>(std::min(processors, pieces.count))),
          dim3(kThreads), shared, stream, product, map, pieces);
 }
 
 template <bool Sliced>
-void launch_best(const RowProduct& product, int rows, cudaStream_t stream) {
-  const double narrow = cost_of<64>(product, rows, 0.7);
-  const double middle = cost_of<128>(product, rows, 1.0);
-  const double wide = Sliced ? 1e9 : cost_of<256>(product, rows, 1.9);
+void launch_best(const RowProduct& product, int rows, int processors, cudaStream_t stream) {
+  const double narrow = cost_of<64>(product, rows, processors, 0.7);
+  const double middle = cost_of<128>(product, rows, processors, 1.0);
+  const double wide = Sliced ? 1e9 : cost_of<256>(product, rows, processors, 1.9);
   if (wide <= middle && wide <= narrow)
-    launch_as<Sliced ? 128 : 256, Sliced>(product, rows, stream);
+    launch_as<Sliced ? 128 : 256, Sliced>(product, rows, processors, stream);
   else if (middle <= narrow)
-    launch_as<128, Sliced>(product, rows, stream);
+    launch_as<128, Sliced>(product, rows, processors, stream);
   else
-    launch_as<64, Sliced>(product, rows, stream);
+    launch_as<64, Sliced>(product, rows, processors, stream);
 }
 
 }  // namespace
 
-void launch_prompt_product(const RowProduct& product, int rows, cudaStream_t stream) {
+void launch_prompt_product(const RowProduct& product, int rows, int processors, cudaStream_t stream) {
   if (product.weights.format == WeightFormat::dense)
     launch_dense_prompt_product(product, rows, stream);
   else if (product.weights.slices > 1)
-    launch_best<true>(product, rows, stream);
+    launch_best<true>(product, rows, processors, stream);
   else
-    launch_best<false>(product, rows, stream);
+    launch_best<false>(product, rows, processors, stream);
 }
 
 }  // namespace tensorfold::backend::cuda

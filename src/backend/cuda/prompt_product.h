@@ -11,8 +11,8 @@
 namespace tensorfold::backend::cuda {
 
 /// Rows [first_row, first_row + rows) of the product; first_row a multiple of 8. The input's tiles exist up to the next
-/// multiple of 128 rows. `partials` and `arrivals` are not used.
-void launch_prompt_product(const RowProduct& product, int rows, cudaStream_t stream);
+/// multiple of 128 rows. `partials` and `arrivals` are not used. `processors`: multiprocessors to be kept busy.
+void launch_prompt_product(const RowProduct& product, int rows, int processors, cudaStream_t stream);
 
 /// The same for bf16 weights.
 void launch_dense_prompt_product(const RowProduct& product, int rows, cudaStream_t stream);

@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   wait_for_previous_kernels();
   const auto load = [&](int group) {
     if (group < groups) copies.load(base + static_cast<uint32_t>((group % kStages) * kStageBytes<RowTiles>), thread);
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    commit_copies();
   };
   float sum[RowTiles * 4];
   float total[Sliced ? RowTiles * 4 : 1];
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   int slice_end = slice_begin(groups, p.weights.slices, 1);
   int accumulate = 0;
   const auto arrive = [] {  // the oldest load, everywhere in the block
-    asm volatile("cp.async.wait_group 1;" ::: "memory");
+    wait_copies<1>();
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     __syncthreads();
   };

@@ -96,12 +96,6 @@ __device__ inline void produce(const RowProduct& p, const ProductRing& ring, uin
   }
 }
 
-/// What a lane holds of one tile's weights in one group.
-struct AffineGroup {
-  uint4 words;
-  uint2 pairs;
-};
-
 __device__ inline AffineGroup load_affine(const uint8_t* group, int lane) {
   return {*reinterpret_cast<const uint4*>(group + lane * 16),
           *reinterpret_cast<const uint2*>(group + 512 + (lane / 4) * 8)};

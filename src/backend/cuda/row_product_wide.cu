@@ -2,8 +2,7 @@
 // cores read the rows from shared memory themselves (registers of 32 rows' fragments would be read again by every
 // warp).
 //
-// The ring, its passes and the slices are those of row_product.cuh. Three warps beside the one that copies make the
-// sums of each group's rows.
+// The ring, its passes and the slices are those of row_product.cuh; one warp copies.
 #include <algorithm>
 #include <mutex>
 
@@ -34,18 +33,6 @@ struct WideMemory {
   __device__ uint32_t empty(int i) const { return full(i) + 8; }
 };
 
-/// A place in the ring.
-struct WidePlace {
-  int at = 0;
-  uint32_t parity = 0;
-  __device__ void advance(int stages) {
-    if (++at == stages) {
-      at = 0;
-      parity ^= 1;
-    }
-  }
-};
-
 /// Calls use(pass, group, count) for each stage of passes [begin, end).
 template <typename Use>
 __device__ inline void for_each_stage(const PackedWeights& w, int groups, int begin, int end, Use&& use) {
@@ -70,7 +57,7 @@ __device__ inline void copy_stages(const RowProduct& p, const WideMemory& m, int
     if (asked < m.stages) ask_weights(pass, group, count, asked++);
   });
   wait_for_previous_kernels();
-  WidePlace place{0, 1};
+  RingStage place{0, 1};
   int turn = 0;
   for_each_stage(p.weights, m.groups, begin, end, [&](const Pass& pass, int group, int count) {
     if (turn++ >= asked) {
@@ -107,11 +94,7 @@ struct GroupReader {
   }
   /// The weights of the next group; behind a stage's last group: anything.
   __device__ void load(AffineGroup& g) {
-    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(g.words.x), "=r"(g.words.y), "=r"(g.words.z), "=r"(g.words.w)
-                 : "r"(codes)
-                 : "memory");
-    asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(g.pairs.x), "=r"(g.pairs.y) : "r"(pairs) : "memory");
+    load_affine(g, codes, pairs);
     codes += group_stride;
     pairs += group_stride;
   }
@@ -120,11 +103,7 @@ struct GroupReader {
 /// Makes the fragments of the group that was loaded, loads the next one's weights, and starts the group's steps.
 __device__ inline void start_group(float (&sum)[kRows / 2], uint32_t (&a)[4][4], AffineGroup& group,
                                    GroupReader& reader, int accumulate) {
-  const AffineScales scales(group.pairs);
-  affine_fragment(a[0], group.words.x, scales);
-  affine_fragment(a[1], group.words.y, scales);
-  affine_fragment(a[2], group.words.z, scales);
-  affine_fragment(a[3], group.words.w, scales);
+  affine_fragments(a, group);
   reader.load(group);
   warpgroup_fence();
 #pragma unroll
@@ -171,7 +150,7 @@ __device__ inline void multiply_passes(const RowProduct& p, const WideMemory& m,
   const int end_row = min(*p.row_count, p.first_row + kRows);
   const bool works = slot / 4 * 4 < p.weights.block_tiles;
   const int read_slot = min(slot, p.weights.block_tiles - 1);  // warps beyond the last tile only keep step
-  WidePlace place;
+  RingStage place;
   for (int index = begin; index < end; ++index) {
     const Pass pass = find_pass(p.weights, index);
     float sum[kRows / 2] = {};
