@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "backend/backend.h"
@@ -25,6 +26,7 @@
 #include "cli/synthetic_checkpoint.h"
 #include "families/checkpoint.h"
 #include "format/json_file.h"
+#include "format/quantization.h"
 
 namespace tensorfold::cli {
 namespace {
@@ -254,6 +256,11 @@ double multiplied_weights(const nlohmann::json& config) {
   return count;
 }
 
+void check_among(const char* option, int32_t value, std::span<const int32_t> allowed) {
+  if (std::find(allowed.begin(), allowed.end(), value) != allowed.end()) return;
+  fail(ErrorKind::invalid_request, "{} must be one of {}, not {}", option, fmt::join(allowed, ", "), value);
+}
+
 void check_options(const BenchOptions& options) {
   if (options.model.empty() == options.synthetic.empty())
     fail(ErrorKind::invalid_request, "bench takes either MODEL or --synthetic CONFIG.json");
@@ -263,10 +270,8 @@ void check_options(const BenchOptions& options) {
     fail(ErrorKind::invalid_request, "--save writes the weights of --synthetic");
   if (options.rows < 0 || options.drafts < 0 || !(options.peak >= 0.0))
     fail(ErrorKind::invalid_request, "--rows, --drafts and --peak-tflops must not be negative");
-  if (options.bits != 0 && (options.bits < 2 || options.bits > 8 || options.bits == 7))
-    fail(ErrorKind::invalid_request, "--bits must be 2, 3, 4, 5, 6 or 8, not {}", options.bits);
-  if (options.group != 32 && options.group != 64 && options.group != 128)
-    fail(ErrorKind::invalid_request, "--group must be 32, 64 or 128, not {}", options.group);
+  if (options.bits != 0) check_among("--bits", options.bits, format::kAffineBits);
+  check_among("--group", options.group, format::kAffineGroups);
   check_threads(options.threads);
   static_cast<void>(sizes_of(options));
 }

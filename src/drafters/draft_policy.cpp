@@ -30,6 +30,9 @@ constexpr double kPooledShare = 0.5;
 constexpr double kHalfTrusted = 6.0;
 constexpr double kAlike = 0.93;
 
+/// Costs of proposals before any was measured.
+CostTable unmeasured(Proposing proposing) { return CostTable(proposing == Proposing::at_once ? 0.0 : 0.5); }
+
 }  // namespace
 
 AcceptanceByDepth::AcceptanceByDepth(double prior, bool pooled) : memory_(kSharedMemory), pooled_(pooled) {
@@ -81,7 +84,7 @@ int32_t DraftPolicy::add_drafter(std::string name, double prior, Proposing propo
   drafters_.push_back({.name = std::move(name),
                        .proposing = proposing,
                        .acceptance = AcceptanceByDepth(prior, proposing == Proposing::free),
-                       .cost = CostTable(proposing == Proposing::at_once ? 0.0 : 0.5),
+                       .cost = unmeasured(proposing),
                        .outcomes = 0,
                        .wait = options_.first_wait,
                        .seconds_a_waiting_row = 0.0});
@@ -134,7 +137,7 @@ void DraftPolicy::calibrate_proposal(int32_t drafter, std::span<const ProposalCo
   DrafterRecord& record = drafters_[static_cast<size_t>(drafter)];
   if (costs.empty()) return;
   // What rounds showed before their costs were known is not to stand beside measurements.
-  record.cost = CostTable(record.proposing == Proposing::at_once ? 0.0 : 0.5);
+  record.cost = unmeasured(record.proposing);
   if (record.proposing == Proposing::at_once) {
     std::vector<double> seconds;
     for (const ProposalCost& cost : costs) seconds.push_back(cost.seconds);

@@ -1,7 +1,6 @@
 #include "format/quantization.h"
 
 #include <algorithm>
-#include <array>
 
 #include <nlohmann/json.hpp>
 
@@ -11,9 +10,6 @@ namespace tensorfold::format {
 namespace {
 
 using nlohmann::json;
-
-constexpr std::array<int32_t, 6> kBits = {2, 3, 4, 5, 6, 8};
-constexpr std::array<int32_t, 3> kGroups = {32, 64, 128};
 
 bool contains(std::span<const int32_t> values, int64_t value) {
   return std::any_of(values.begin(), values.end(), [value](int32_t known) { return known == value; });
@@ -50,8 +46,8 @@ AffineFormat parse_format(const json& object, std::string_view owner, ProblemLis
                    fmt::join(allowed, ", "));
     }
   };
-  read("bits", format.bits, kBits);
-  read("group_size", format.group_size, kGroups);
+  read("bits", format.bits, kAffineBits);
+  read("group_size", format.group_size, kAffineGroups);
   return format;
 }
 
@@ -168,7 +164,7 @@ std::optional<AffineFormat> format_of_shapes(int64_t inputs, int64_t words, int6
   if (words <= 0 || groups <= 0 || (words * 32) % inputs != 0 || inputs % groups != 0) return std::nullopt;
   const int64_t bits = words * 32 / inputs;
   const int64_t group_size = inputs / groups;
-  if (!contains(kBits, bits) || !contains(kGroups, group_size)) return std::nullopt;
+  if (!contains(kAffineBits, bits) || !contains(kAffineGroups, group_size)) return std::nullopt;
   return AffineFormat{static_cast<int32_t>(bits), static_cast<int32_t>(group_size)};
 }
 

@@ -1,6 +1,8 @@
 // Which modules of a checkpoint are packed, and how: the quantisation block of config.json, cross-checked with shapes.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <span>
@@ -14,6 +16,10 @@
 #include "format/tensor_store.h"
 
 namespace tensorfold::format {
+
+/// Bits of a code and inputs that share a scale, as checkpoints may have them.
+inline constexpr std::array<int32_t, 6> kAffineBits = {2, 3, 4, 5, 6, 8};
+inline constexpr std::array<int32_t, 3> kAffineGroups = {32, 64, 128};
 
 /// What config.json says of one module.
 enum class ModuleRule {

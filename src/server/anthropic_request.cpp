@@ -1,5 +1,7 @@
 #include "server/anthropic_request.h"
 
+#include <array>
+
 #include <fmt/format.h>
 
 #include "server/api_error.h"
@@ -231,16 +233,11 @@ void set_thinking(const Json& body, Json& chat) {
 Json chat_from_messages(const Json& body, bool counting) {
   if (!body.is_object()) throw bad_request("the body must be a JSON object");
   Json chat = Json::object();
-  for (const char* same : {"model", "temperature", "top_p", "top_k", "min_p", "seed", "stream", "draft", "ignore_eos",
-                           "return_token_ids", "priority"}) {
-    if (const Json* value = member(body, same)) chat[same] = *value;
-  }
-  for (const char* name : output_format_fields) {
-    if (const Json* value = member(body, name)) chat[name] = *value;
-  }
-  for (const char* name : restricting_fields) {
-    if (const Json* value = member(body, name)) chat[name] = *value;
-  }
+  constexpr std::array same = {"model",      "temperature",      "top_p",   "top_k", "min_p", "seed", "stream", "draft",
+                               "ignore_eos", "return_token_ids", "priority"};
+  copy_members(body, same, chat);
+  copy_members(body, output_format_fields, chat);
+  copy_restricting_fields(body, chat);
   refuse_server_side(body);
   const auto limit = integer_field(body, "max_tokens", 1);
   if (!limit && !counting) throw bad_request("max_tokens is needed", "max_tokens");

@@ -36,6 +36,11 @@ std::string_view TokensByBytes::bytes_of(int32_t token) const {
   return place < 0 ? std::string_view() : std::string_view(sorted_[static_cast<size_t>(place)].first);
 }
 
+void allow_token(int32_t token, std::span<uint32_t> bits) {
+  const auto index = static_cast<size_t>(token);
+  if (token >= 0 && index / 32 < bits.size()) bits[index / 32] |= 1U << (index % 32);
+}
+
 void allow_all_but(std::span<const int32_t> tokens, std::span<uint32_t> bits) {
   std::fill(bits.begin(), bits.end(), ~0U);
   for (const int32_t token : tokens) {
@@ -72,10 +77,7 @@ bool CallGateState::mask(std::span<uint32_t> bits) const {
   }
   if (place_ != Place::name) return false;
   std::fill(bits.begin(), bits.end(), 0U);
-  for (const int32_t token : name_tokens()) {
-    const auto index = static_cast<size_t>(token);
-    if (index / 32 < bits.size()) bits[index / 32] |= 1U << (index % 32);
-  }
+  for (const int32_t token : name_tokens()) allow_token(token, bits);
   return true;
 }
 

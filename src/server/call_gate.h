@@ -43,7 +43,9 @@ struct CallGate {
   std::vector<int32_t> end_tokens;  ///< refused until the call is closed
 };
 
-/// Sets every bit (token t: bit t mod 32 of word t div 32) but those of `tokens`.
+/// Sets a token's bit (bit t mod 32 of word t div 32), if there is such a token.
+void allow_token(int32_t token, std::span<uint32_t> bits);
+/// Sets every bit but those of `tokens`.
 void allow_all_but(std::span<const int32_t> tokens, std::span<uint32_t> bits);
 
 /// Where a reply stands in a call. Forces `opening`, then one of `names`; what follows is free, also within the token

@@ -1,6 +1,7 @@
 #include "server/generation_fields.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 
 #include <fmt/format.h>
@@ -41,6 +42,10 @@ constexpr std::array unsupported_fields = {
     Unsupported{"logits_processors"},
     Unsupported{"web_search_options"},
 };
+
+/// Fields of every dialect that restrict the reply and are honoured.
+constexpr std::array honoured_fields = {"stop_token_ids",   "logit_bias",         "frequency_penalty",
+                                        "presence_penalty", "repetition_penalty", "repeat_penalty"};
 
 /// Whether the value is one that clients send for "no".
 bool asks_for_nothing(const std::string& name, const Json& value) {
@@ -131,6 +136,11 @@ engine::Priority read_priority(const Json& body) {
 }
 
 }  // namespace
+
+void copy_restricting_fields(const Json& from, Json& to) {
+  copy_members(from, honoured_fields, to);
+  for (const Unsupported& field : unsupported_fields) copy_members(from, {{field.name}}, to);
+}
 
 void refuse_unsupported_fields(const Json& body) {
   for (const Unsupported& field : unsupported_fields) {

@@ -1,7 +1,6 @@
 // The fields that say how a reply is drawn and when it ends, shared by every dialect, and the defaults they override.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -47,31 +46,8 @@ struct GenerationFields {
   int32_t top_logprobs = -1;  ///< -1: none
 };
 
-/// Fields that would change or restrict the reply and that every dialect must therefore honour or refuse; the
-/// translators hand them on.
-inline constexpr std::array restricting_fields = {"stop_token_ids",
-                                                  "allowed_token_ids",
-                                                  "bad_words",
-                                                  "min_tokens",
-                                                  "functions",
-                                                  "function_call",
-                                                  "chat_template",
-                                                  "continue_final_message",
-                                                  "documents",
-                                                  "include_stop_str_in_output",
-                                                  "use_beam_search",
-                                                  "truncate_prompt_tokens",
-                                                  "prompt_logprobs",
-                                                  "logits_processors",
-                                                  "logit_bias",
-                                                  "frequency_penalty",
-                                                  "presence_penalty",
-                                                  "repetition_penalty",
-                                                  "repeat_penalty",
-                                                  "web_search_options",
-                                                  "best_of",
-                                                  "echo",
-                                                  "suffix"};
+/// Copies the fields that would change or restrict the reply and that every dialect must therefore honour or refuse.
+void copy_restricting_fields(const Json& from, Json& to);
 
 /// Throws ApiError (400) for the first field that asks for what is not done here.
 void refuse_unsupported_fields(const Json& body);

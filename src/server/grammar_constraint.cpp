@@ -85,16 +85,12 @@ class GrammarConstraint final : public engine::Constraint {
   bool mask_answer(const Place& place, std::span<uint32_t> bits) {
     const Standing standing = matcher_->mask(cursor_, place.text, bits);
     if (standing == Standing::dead) return false;  // below a draft that is refused
-    const auto allow = [bits](int32_t token) {
-      const auto index = static_cast<size_t>(token);
-      if (token >= 0 && index / 32 < bits.size()) bits[index / 32] |= 1U << (index % 32);
-    };
     if (may_end(standing)) {
-      for (const int32_t token : placement_.end_tokens) allow(token);
+      for (const int32_t token : placement_.end_tokens) allow_token(token, bits);
     }
-    if (place.parts.may_call()) allow(placement_.call_opener);
-    if (place.parts.may_think()) allow(placement_.think_open);
-    if (place.parts.may_be_blank()) allow(placement_.blank_line);
+    if (place.parts.may_call()) allow_token(placement_.call_opener, bits);
+    if (place.parts.may_think()) allow_token(placement_.think_open, bits);
+    if (place.parts.may_be_blank()) allow_token(placement_.blank_line, bits);
     if (std::all_of(bits.begin(), bits.end(), [](uint32_t word) { return word == 0; })) {
       fail(ErrorKind::unsupported, "no token of this model's vocabulary goes on with the grammar");
     }

@@ -9,9 +9,9 @@
 
 namespace tensorfold::server {
 
-/// Inside reasoning, and inside a call, everything is free but the end of the reply. The reply ends by itself where
-/// nothing may follow. What a function throws says that the vocabulary cannot spell what
-/// the grammar asks for.
+/// Inside reasoning everything is free but the end of the reply, and inside a call what GrammarPlacement::call leaves
+/// free. The reply ends by itself where nothing may follow. What a function throws says that the vocabulary cannot
+/// spell what the grammar asks for.
 std::unique_ptr<engine::Constraint> grammar_constraint(std::shared_ptr<text::grammar::Matcher> matcher,
                                                        GrammarPlacement placement);
 

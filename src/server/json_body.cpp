@@ -160,6 +160,12 @@ const Json* member(const Json& object, std::string_view name) {
   return &*found;
 }
 
+void copy_members(const Json& from, std::span<const char* const> names, Json& to) {
+  for (const char* name : names) {
+    if (const Json* value = member(from, name)) to[name] = *value;
+  }
+}
+
 std::optional<int64_t> integer_field(const Json& object, std::string_view name, int64_t lowest, int64_t highest) {
   const Json* value = member(object, name);
   if (value == nullptr) return std::nullopt;

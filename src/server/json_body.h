@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,6 +25,8 @@ std::string dump(const Json& value);
 
 /// The member of this name, or null when it is missing or JSON null.
 const Json* member(const Json& object, std::string_view name);
+/// Copies the members of these names that are there.
+void copy_members(const Json& from, std::span<const char* const> names, Json& to);
 
 // Typed fields; nothing when absent or null. Numbers may come as strings, integers as integral floats, as clients do.
 // Throw ApiError (400) that names the field.

@@ -116,9 +116,7 @@ Json chat_tools(const Json& tools) {
                         "tools");
     }
     Json function;
-    for (const char* key : {"name", "description", "parameters", "strict"}) {
-      if (const Json* value = member(tool, key)) function[key] = *value;
-    }
+    copy_members(tool, std::array{"name", "description", "parameters", "strict"}, function);
     offered.push_back({{"type", "function"}, {"function", std::move(function)}});
   }
   return offered;
@@ -154,17 +152,25 @@ Json input_items(const Json& body) {
 Json chat_from_responses(const Json& body, const Json& items) {
   refuse_unsupported(body);
   Json chat = Json::object();
-  for (const char* same :
-       {"model", "temperature", "top_p", "top_k", "min_p", "seed", "stream", "draft", "ignore_eos", "return_token_ids",
-        "priority", "parallel_tool_calls", "chat_template_kwargs", "thinking_budget", "stop", "tool_choice"}) {
-    if (const Json* value = member(body, same)) chat[same] = *value;
-  }
-  for (const char* name : restricting_fields) {
-    if (const Json* value = member(body, name)) chat[name] = *value;
-  }
-  for (const char* name : output_format_fields) {
-    if (const Json* value = member(body, name)) chat[name] = *value;
-  }
+  constexpr std::array same = {"model",
+                               "temperature",
+                               "top_p",
+                               "top_k",
+                               "min_p",
+                               "seed",
+                               "stream",
+                               "draft",
+                               "ignore_eos",
+                               "return_token_ids",
+                               "priority",
+                               "parallel_tool_calls",
+                               "chat_template_kwargs",
+                               "thinking_budget",
+                               "stop",
+                               "tool_choice"};
+  copy_members(body, same, chat);
+  copy_members(body, output_format_fields, chat);
+  copy_restricting_fields(body, chat);
   if (const auto limit = integer_field(body, "max_output_tokens", 1)) chat["max_tokens"] = *limit;
   Conversation conversation;
   if (const auto instructions = string_field(body, "instructions")) {

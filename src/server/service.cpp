@@ -245,7 +245,8 @@ GrammarPlacement Service::place_grammar(const CheckedRequest& checked) const {
   return placement;
 }
 
-std::shared_ptr<engine::Constraint> Service::make_constraint(const CheckedRequest& checked) {
+std::shared_ptr<engine::Constraint> Service::make_constraint(const CheckedRequest& checked,
+                                                             const std::optional<GrammarPlacement>& placement) {
   std::vector<std::unique_ptr<engine::Constraint>> parts;
   const text::Tokenizer& tokenizer = *model_.tokenizer;
   const auto think_end = tokenizer.id_of(think_close);
@@ -257,7 +258,7 @@ std::shared_ptr<engine::Constraint> Service::make_constraint(const CheckedReques
   if (checked.gate) {
     parts.push_back(call_gate(*checked.gate, tokens_by_bytes()));
   }
-  if (checked.grammar) parts.push_back(grammar_constraint(checked.grammar, place_grammar(checked)));
+  if (placement) parts.push_back(grammar_constraint(checked.grammar, *placement));
   if (checked.forced_token >= 0) parts.push_back(thinking_budget(1, {checked.forced_token}, -1));
   return all_of(std::move(parts));
 }
@@ -329,6 +330,7 @@ Service::Running Service::start_unreported(const CheckedRequest& checked, const 
 
 Service::Running Service::launch(const CheckedRequest& checked, const Sinks& sinks, const Accounting& accounting) {
   const uint64_t seed = checked.fields.seed.value_or(backend::default_seed(checked.prompt.ids, options_.seed_salt));
+  const auto placement = checked.grammar ? std::optional(place_grammar(checked)) : std::nullopt;
   Running running;
   try {
     for (size_t choice = 0; choice < sinks.size(); ++choice) {
@@ -351,9 +353,9 @@ Service::Running Service::launch(const CheckedRequest& checked, const Sinks& sin
       request.draft = checked.fields.draft;
       request.priority = checked.fields.priority;
       request.top_logprobs = checked.fields.top_logprobs;
-      request.constraint = make_constraint(checked);
+      request.constraint = make_constraint(checked, placement);
       plan.text = checked.text;
-      if (checked.grammar && !checked.text.plain) plan.text.grammar = place_grammar(checked);
+      if (!checked.text.plain) plan.text.grammar = placement;
       plan.end_tokens = request.end_tokens;
       plan.arrival = checked.arrival;
       plan.counted = accounting.counted;

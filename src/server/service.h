@@ -118,7 +118,9 @@ class Service {
   [[nodiscard]] std::shared_ptr<text::grammar::Matcher> grammar_for(const Json& body) const;
   [[nodiscard]] const TokensByBytes& tokens_by_bytes() const;
   [[nodiscard]] GrammarPlacement place_grammar(const CheckedRequest& checked) const;
-  std::shared_ptr<engine::Constraint> make_constraint(const CheckedRequest& checked);
+  /// `placement`: of the grammar, if there is one.
+  std::shared_ptr<engine::Constraint> make_constraint(const CheckedRequest& checked,
+                                                      const std::optional<GrammarPlacement>& placement);
 
   ServedModel model_;
   ServiceOptions options_;
